@@ -51,6 +51,7 @@ QUANTITIES: dict[str, Quantity] = {
     "entropy_seconds": _seconds("the entropy of the distribution of each hidden vector of the same batch"),
     "score_seconds": _seconds("the log-probability of one given word for each hidden vector of the same batch"),
     "parameters": Quantity("1", LOWER, "number of trained values of the output layer"),
+    "device_parameters": Quantity("1", LOWER, "number of trained values that a device holds, where words are split"),
     "compile_seconds": _seconds("first call minus later calls: tracing, compilation, autotuning"),
     "peak_bytes": _bytes("peak of additional memory in the forward and backward pass of the layer"),
     "step_peak_bytes": _bytes("peak of additional memory in one training step of the whole model"),

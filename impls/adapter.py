@@ -11,6 +11,49 @@ from vocabench.impls.models.network import Config, Network
 from vocabench.impls.spec import LayerSpec
 
 
+class Part(Protocol):
+    """What one process holds of layers whose words are split over devices. All processes make the same calls."""
+
+    def create_layer(self, spec: LayerSpec) -> Layer:
+        """Create the layer of `spec`, of which each device holds some words, behind the NumPy contract."""
+        ...
+
+    def highest(self, value: float) -> float:
+        """Return the highest value of all processes, once all have called this."""
+        ...
+
+    def parameters_of_device(self, layer: Layer) -> int:
+        """Return how many parameters of such a layer a device holds, the most of any device of this process."""
+        ...
+
+    def leave(self) -> None:
+        """End the connection to the other processes."""
+        ...
+
+
+class Parallel(Protocol):
+    """How a framework splits the words of layers over devices."""
+
+    def methods(self) -> list[str]:
+        """Return the methods whose words can be split."""
+        ...
+
+    def environments(self, devices: int, device: str) -> list[dict[str, str]]:
+        """Return the environment variables of each of the processes that hold some of `devices` devices."""
+        ...
+
+    def join(self, devices: int, device: str, rank: int, folder: str) -> Part:
+        """Join the other processes as one of them.
+
+        Args:
+            devices: Number of devices of all processes.
+            device: Their kind: "cpu" or "cuda".
+            rank: Number of this process, from 0.
+            folder: An empty folder, the same for all processes.
+        """
+        ...
+
+
 class Adapter(Protocol):
     """The functions of a framework's `adapter` module. Devices are "cpu", "cuda", "cuda:1", ...
 
@@ -47,6 +90,10 @@ class Adapter(Protocol):
 
     def create_network(self, spec: LayerSpec, config: Config, device: str = ...) -> Network[Any]:
         """Create the network of `config` with the output layer of `spec`."""
+        ...
+
+    def parallel(self) -> Parallel | None:
+        """Return how words are split over devices; None if the framework has no such layers."""
         ...
 
     def prepare_product(self, size: int, device: str, dtype: str) -> Callable[[], object]:

@@ -352,6 +352,34 @@ def test_commands_that_measure_nothing_run(line, capsys):
     assert printed.out
 
 
+# Commands that measure, up to the list of their cells; in sentences, a bare `vocabench run` is a command's name.
+PLANNED = sorted({line for _, line in COMMANDS if line.startswith("vocabench run ")})
+MAY_BE_MISSING = re.compile(r"no CUDA device|not installed|no such file|needs --dataset|download|vocabench data get")
+
+
+@pytest.mark.many_cells
+@pytest.mark.usefixtures("with_outputs")
+@pytest.mark.parametrize("line", PLANNED)
+def test_commands_that_measure_list_their_cells(line, capsys):
+    arguments = shlex.split(line, comments=True)[1:]
+    shutil.copy(ROOT / "harness" / "suites" / "quick.toml", "my-suite.toml")
+    Path("text.txt").write_text("the cat sat on the mat . \n" * 2000)
+    names = {
+        "SUITE": "quick",
+        "PATH.toml": "my-suite.toml",
+        "FILE": "text.txt",
+        "N": "1",
+        "HEAD:6379": "localhost:6379",
+    }
+    names |= dict.fromkeys(TOYS, "full_softmax")
+    code = cli.main([*(names.get(argument, argument) for argument in arguments if argument), "--dry-run"])
+    printed = capsys.readouterr()
+    if code:
+        assert MAY_BE_MISSING.search(printed.err), printed.err
+    else:
+        assert re.search(r"^\d+ of \d+ cells to measure", printed.out, re.MULTILINE), printed.out
+
+
 def _check_run(parsed, monkeypatch):
     seen = []
     monkeypatch.setattr(registry, "check_framework", lambda name: name)  # need not be installed

@@ -25,6 +25,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dim", type=count, metavar="D", help="width of the hidden vectors (default: the suite's)")
     parser.add_argument("--tokens", type=count, metavar="N", help="tokens of a batch (default: the suite's)")
     parser.add_argument("--device", help="cpu (default), cuda or cuda:1")
+    parser.add_argument(
+        "--devices",
+        type=integer,
+        metavar="N",
+        help="measure the timing cells of the suite with the words of their layers split over N devices",
+    )
     parser.add_argument("--precision", action="append", help="float32, tf32, float64 or bfloat16; may be repeated")
     parser.add_argument("--dataset", help="name of a dataset, or path of a text file or folder (default: the suite's)")
     parser.add_argument("--text-rule", help="tokenization of the text: english, lines or whitespace (default: its own)")
@@ -62,6 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
         dim=arguments.dim,
         tokens=arguments.tokens,
         device=arguments.device,
+        devices=arguments.devices,
         precision=arguments.precision,
         dataset=arguments.dataset,
         seeds=seeds_of(arguments.seed, arguments.seeds),

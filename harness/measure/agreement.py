@@ -128,7 +128,9 @@ def compare(
     return Comparison(quantity, absolute, absolute / scale if scale else absolute, bound, case)
 
 
-def check_layer(layer: Layer, batch: Batch, *, k: int, whole_vocabulary: bool = True) -> list[Comparison]:
+def check_layer(
+    layer: Layer, batch: Batch, *, k: int, whole_vocabulary: bool = True, beam: bool = True
+) -> list[Comparison]:
     """Compare every quantity of `layer` with an oracle that has the same parameters.
 
     Both get parameters and hidden vectors that the layer's precision can represent. So the comparison covers the
@@ -139,12 +141,15 @@ def check_layer(layer: Layer, batch: Batch, *, k: int, whole_vocabulary: bool = 
         k: Number of words for top-k and beam search.
         whole_vocabulary: Whether to compare what depends on all words too: their log-probabilities, entropies, and
             losses with smoothed labels. Their definitions would take minutes in a layer of 44,000 words.
+        beam: Whether to compare the beam search, which layers lack whose words are split over devices.
     """
     oracle = _oracle(layer)
     hidden_ND, targets_N = _representable(batch.hidden_ND, layer.spec.dtype), batch.targets_N
     check = _LayerCheck(layer, oracle, hidden_ND, _case(layer.spec, len(targets_N)))
     check.training(targets_N)
-    check.decoding(k)
+    check.topk(k)
+    if beam:
+        check.beam(k)
     check.sampling()
     if whole_vocabulary:
         check.objective(targets_N)
@@ -265,12 +270,13 @@ class _LayerCheck:
         grads = self.oracle.loss_and_grads(hidden_ND[one], targets_N[one], **{**options, "token_weight": None})[2]
         return {name: share * float(np.abs(grad).max(initial=0.0)) for name, grad in grads.items()}
 
-    def decoding(self, k: int) -> None:
-        """Compare top-k and beam search."""
+    def topk(self, k: int) -> None:
         values_NK, ids_NK = self.layer.topk(self.hidden_ND, k)
         oracle_values_NK, oracle_ids_NK = self.oracle.topk(self.hidden_ND, k)
         self.add("topk_values", values_NK, oracle_values_NK)
         self.comparisons.append(_compare_ids(ids_NK, oracle_ids_NK, self.oracle_log_probs_NV, self.margin, self.case))
+
+    def beam(self, k: int) -> None:
         width = min(3 * k, self.spec.vocab)
         values_NK, ids_NK = self.layer.beam(self.hidden_ND, k, width)
         log_probs_NK = np.take_along_axis(self.oracle_log_probs_NV, np.asarray(ids_NK), 1)

@@ -20,16 +20,21 @@ _T = TypeVar("_T")
 class Layout:
     """Order of creation and calls, and an allocation that shifts those after it, for as long as this object lives.
 
+    Args:
+        draw: Draws a whole number below its argument: the same one in all processes that measure together. None draws
+            one for this process.
+
     Attributes:
         baseline_created_first: Whether the baseline is created before the other layer.
         baseline_called_first: Whether the baseline is called before the other layer.
         offset: Size of the allocation in bytes.
     """
 
-    def __init__(self) -> None:
-        self.baseline_created_first = bool(secrets.randbits(1))
-        self.baseline_called_first = bool(secrets.randbits(1))
-        self.offset = secrets.randbelow(_LARGEST_OFFSET)
+    def __init__(self, draw: Callable[[int], int] | None = None) -> None:
+        draw = draw or secrets.randbelow
+        self.baseline_created_first = bool(draw(2))
+        self.baseline_called_first = bool(draw(2))
+        self.offset = draw(_LARGEST_OFFSET)
         self._block = np.empty(self.offset, np.uint8)
 
     def create(self, baseline: Callable[[], _T], other: Callable[[], _T]) -> tuple[_T, _T]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -35,25 +35,32 @@ class _Counters:
     wall: float
     busy: float  # seconds that cores worked
     stolen: float
-    own: float  # seconds that cores worked for this process
+    own: float  # seconds that cores worked for the measured processes
     switches: int
 
     @classmethod
-    def now(cls) -> _Counters:
+    def now(cls, colleagues: Sequence[psutil.Process]) -> _Counters:
         machine, usage = psutil.cpu_times(), resource.getrusage(resource.RUSAGE_SELF)
+        of_colleagues = sum(sum(process.cpu_times()[:2]) for process in colleagues)
         busy = sum(getattr(machine, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
         stolen = getattr(machine, "steal", 0.0)
-        return cls(time.monotonic(), busy, stolen, usage.ru_utime + usage.ru_stime, usage.ru_nivcsw)
+        own = usage.ru_utime + usage.ru_stime + of_colleagues
+        return cls(time.monotonic(), busy, stolen, own, usage.ru_nivcsw)
 
 
 class LoadMeter:
-    """Measures the load from its creation on."""
+    """Measures the load from its creation on.
 
-    def __init__(self) -> None:
-        self._start = _Counters.now()
+    Args:
+        colleagues: Processes that measure together with this one.
+    """
+
+    def __init__(self, colleagues: Sequence[psutil.Process] = ()) -> None:
+        self._colleagues = colleagues
+        self._start = _Counters.now(colleagues)
 
     def read(self) -> Load:
-        start, end = self._start, _Counters.now()
+        start, end = self._start, _Counters.now(self._colleagues)
         seconds, cores = max(end.wall - start.wall, 1e-9), psutil.cpu_count() or 1
         others = (end.busy - start.busy) - (end.own - start.own)
         return {

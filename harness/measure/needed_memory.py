@@ -17,7 +17,9 @@ _FLOAT64_COPIES, _OWN_COPIES = 2, 3
 _LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def check_fits(spec: LayerSpec, plain: LayerSpec, tokens: int, device: str, root: Path = Path("/")) -> None:
+def check_fits(
+    spec: LayerSpec, plain: LayerSpec, tokens: int, device: str, root: Path = Path("/"), processes: int = 1
+) -> None:
     """Refuse a cell that cannot fit into the memory of this machine.
 
     Args:
@@ -26,11 +28,12 @@ def check_fits(spec: LayerSpec, plain: LayerSpec, tokens: int, device: str, root
         tokens: Tokens of a batch.
         device: On another device than the CPU, only the check of agreement takes memory of the machine.
         root: The folder that holds `sys/fs/cgroup`.
+        processes: Number of processes at a time, each of which checks agreement.
 
     Raises:
         Unsupported: The cell needs more than there is.
     """
-    needed, limit = needed_bytes(spec, plain, tokens, device), memory_bytes(root)
+    needed, limit = processes * needed_bytes(spec, plain, tokens, device), memory_bytes(root)
     if needed > limit:
         raise Unsupported(
             f"{spec.method} with vocab={spec.vocab}, dim={spec.dim} in {spec.dtype} needs at least "

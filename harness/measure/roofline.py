@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cache
 
 from vocabench.harness import registry
 from vocabench.harness.measure.timing import Work, call_seconds
@@ -51,6 +52,12 @@ def ceilings(framework: str, device: str, dtype: str) -> Ceilings:
         flops_per_second=_rates(product, 2.0 * size**3),
         bytes_per_second=_rates(adapter.prepare_add(_ADDED, device), 3.0 * 4 * _ADDED),  # two reads and one write
     )
+
+
+@cache
+def first_ceilings(framework: str, device: str, dtype: str) -> Ceilings:
+    """Measure the ceilings once in this process, for a first estimate of what takes too long."""
+    return ceilings(framework, device, dtype)
 
 
 def _rates(work: Work, amount: float) -> tuple[float, ...]:

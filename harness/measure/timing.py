@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Protocol
 
 from vocabench.harness.measure.memory import clear_pages, fresh_pages
 from vocabench.harness.measure.stats import Interval, location, paired_ratio
@@ -71,8 +72,24 @@ def call_seconds(work: Work) -> float:
     return time.perf_counter() - start
 
 
+class Clock(Protocol):
+    """How the calls of a measurement are timed."""
+
+    def now(self) -> float:
+        """Return the seconds since some moment."""
+        ...
+
+    def call(self, work: Work) -> float:
+        """Measure one call of `work`, whatever it includes."""
+        ...
+
+    def seconds(self, works: Sequence[Work]) -> list[float]:
+        """Measure one typical call of each piece of work, in order."""
+        ...
+
+
 class Steady:
-    """Times calls that allocate no fresh memory.
+    """The clock of this process, which times calls that allocate no fresh memory.
 
     A process that keeps freed memory still needs fresh pages now and then, when a small array has taken part of a
     large one's former place. The system zeroes these pages, which can make a call ten times as slow. That is not
@@ -81,6 +98,12 @@ class Steady:
 
     def __init__(self) -> None:
         self._tries = _TRIES
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def call(self, work: Work) -> float:
+        return call_seconds(work)
 
     def seconds(self, works: Sequence[Work]) -> list[float]:
         """Measure one call of each piece of work, in order. All are repeated together if one needed fresh memory."""
@@ -105,6 +128,7 @@ def paired(
     least_rounds: int = ROUNDS_OF_ONE_PROCESS,
     calls: int = 1,
     other_first: bool = False,
+    clock: Clock | None = None,
 ) -> Paired:
     """Time two sides in alternation. Each side has one or more pieces of work, and its time is their mean.
 
@@ -126,16 +150,17 @@ def paired(
         budget_seconds: Time after which no round starts beyond `least_rounds`.
         calls: Number of times that a piece does its work per call. The returned times are for one of them.
         other_first: Whether `other` is called before `baseline` in the first round.
+        clock: Times the calls; None for that of this process. All decisions follow from its times.
     """
-    sides = (baseline, other)
-    first = [_total_seconds(works) / len(works) for works in sides]
-    turns = min(_turns(works) for works in sides)
+    sides, clock = (baseline, other), clock or Steady()
+    first = [_total_seconds(works, clock) / len(works) for works in sides]
+    turns = min(_turns(works, clock) for works in sides)
     samples: tuple[list[float], list[float]] = ([], [])
-    deadline, steady = time.perf_counter() + budget_seconds, Steady()
-    while len(samples[0]) < rounds and (len(samples[0]) < least_rounds or time.perf_counter() <= deadline):
+    deadline = clock.now() + budget_seconds
+    while len(samples[0]) < rounds and (len(samples[0]) < least_rounds or clock.now() <= deadline):
         alternates = turns >= _LEAST_TURNS and len(samples[0]) % 2 == 1
         order = (1, 0) if other_first != alternates else (0, 1)
-        for side, sample in zip(order, _round([sides[side] for side in order], turns, steady), strict=True):
+        for side, sample in zip(order, _round([sides[side] for side in order], turns, clock), strict=True):
             samples[side].append(sample / calls)
     timed = [
         Timed(location(side_samples), side_samples, turns, first_call)
@@ -145,26 +170,26 @@ def paired(
     return Paired(timed[0], timed[1], ratio, ratios)
 
 
-def _turns(works: Sequence[Work]) -> int:
+def _turns(works: Sequence[Work], clock: Clock) -> int:
     """Return the number of calls that fill a sample, by the fastest of several, as a call may be interrupted."""
     least = 1 if len(works) == 1 else _LEAST_TURNS
-    deadline = time.perf_counter() + _SHORTEST_SAMPLE
-    shortest = _total_seconds(works)
-    while time.perf_counter() < deadline:
-        shortest = min(shortest, _total_seconds(works))
+    deadline = clock.now() + _SHORTEST_SAMPLE
+    shortest = _total_seconds(works, clock)
+    while clock.now() < deadline:
+        shortest = min(shortest, _total_seconds(works, clock))
     return max(least, min(1000, round(_SHORTEST_SAMPLE / max(shortest, 1e-9))))
 
 
-def _total_seconds(works: Sequence[Work]) -> float:
-    return sum(call_seconds(work) for work in works)
+def _total_seconds(works: Sequence[Work], clock: Clock) -> float:
+    return sum(clock.call(work) for work in works)
 
 
-def _round(sides: Sequence[Sequence[Work]], turns: int, steady: Steady) -> list[float]:
+def _round(sides: Sequence[Sequence[Work]], turns: int, clock: Clock) -> list[float]:
     """Return one sample of each side: the mean over its pieces of the median call."""
     seconds: list[list[list[float]]] = [[[] for _ in works] for works in sides]  # by side, piece and turn
     for _ in range(turns):
         for piece in range(len(sides[0])):
-            pair = steady.seconds([works[piece] for works in sides])
+            pair = clock.seconds([works[piece] for works in sides])
             for side, call in zip(seconds, pair, strict=True):
                 side[piece].append(call)
     return [fmean(median(calls) for calls in side) for side in seconds]

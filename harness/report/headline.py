@@ -26,6 +26,7 @@ _CENTRAL = {
 }
 _BY_TASK = {
     "timing": ("layer_seconds", "step_seconds", "topk_seconds"),
+    "parallel": ("layer_seconds", "topk_seconds"),
     "trained_layer": ("trained_layer_seconds", "topk_seconds"),
     "word_vectors": ("perplexity", "analogy_accuracy", "glove_loss"),
 }

@@ -52,6 +52,7 @@ class Record(TypedDict):
     dim: int
     tokens: int
     device: str
+    devices: int  # over which words are split
     precision: str
     seed: int
     quantity: str | None
@@ -102,6 +103,7 @@ KEYS = tuple(Record.__annotations__)
 # Fields that tables show in a title or a column, next to method, options and framework.
 _SHOWN = {
     "timing": ("vocab", "dim", "tokens", "precision", "device"),
+    "parallel": ("devices", "vocab", "dim", "tokens", "precision", "device"),
     "trained_layer": ("dataset", "vocab", "dim", "tokens", "precision", "device"),
     "agreement": ("precision",),
 }
@@ -340,6 +342,7 @@ def _record(
         "dim": cell.dim,
         "tokens": cell.tokens,
         "device": cell.device,
+        "devices": cell.settings.get("devices", 1),
         "precision": cell.precision,
         "seed": cell.seed,
         "quantity": measurement and measurement.quantity,

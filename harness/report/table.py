@@ -101,6 +101,12 @@ def _layer_tables(records: Sequence[Record]) -> list[tuple[str, pd.DataFrame]]:
         titled.append((title, _table(part, _TIMING)))
         title = f"Decoding at {vocab:,} words, random hidden vectors (D={dim}, {precision}, {device}), full softmax = 1"
         titled.append((title, _table(part, _DECODING)))
+    keys = "devices", "vocab", "dim", "tokens", "precision", "device"
+    split = groups(_of_task(records, "parallel"), *keys)
+    for (devices, vocab, dim, tokens, precision, device), part in sorted(split.items(), key=lambda group: group[0]):
+        where = f"N={tokens:,}, D={dim}, {precision}, {device}"
+        title = f"Words over {devices} devices, {vocab:,} words ({where}), full softmax over as many devices = 1"
+        titled.append((title, _table(part, _PARALLEL)))
     keys = "dataset", "vocab", "tokens", "dim", "precision", "device"
     trained = groups(_of_task(records, "trained_layer"), *keys)
     for (dataset, vocab, tokens, dim, precision, device), part in trained.items():
@@ -357,6 +363,13 @@ _DECODING = (
     _Column("nucleus sample", "nucleus_sample_seconds", _speed, _RATIO),
     _Column("score of a word", "score_seconds", _speed, _RATIO),
     _Column("entropy", "entropy_seconds", _speed, _RATIO),
+)
+_PARALLEL = (
+    _Column("forward+backward", "layer_seconds", _speed, _RATIO),
+    _Column("time", "layer_seconds", _duration),
+    _Column("peak memory of a device", "peak_bytes", _memory),
+    _Column("parameters of a device", "device_parameters", _millions, ranked=False),
+    *_DECODING,
 )
 _TRAINED = (_Column("forward+backward", "trained_layer_seconds", _speed, _RATIO), *_DECODING)
 _TRAINED_LAYER = (_Column("perplexity", "perplexity", _perplexity), *_TRAINED)

@@ -82,9 +82,10 @@ def _baseline_factors(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
     same: dict[tuple[object, ...], list[tuple[int, float]]] = {}
     for number, row in enumerate(rows):
         cell = row.cell
-        if cell.task != "timing":
+        if cell.task not in ("timing", "parallel"):
             continue  # elsewhere its weights differ from cell to cell
-        shape = (cell.vocab, cell.dim, cell.tokens, cell.precision, cell.device, cell.settings.get("decode_rows"))
+        settings = [cell.settings.get(name) for name in ("decode_rows", "devices")]
+        shape = (cell.vocab, cell.dim, cell.tokens, cell.precision, cell.device, *settings)
         for measurement in row.measurements:
             samples = [] if measurement.ratio is None else measurement.ratio.baseline_samples
             if finite := [sample for sample in samples if math.isfinite(sample)]:

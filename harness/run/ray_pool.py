@@ -1,4 +1,4 @@
-"""Execution of cells on the nodes of a Ray cluster. Each cell has cores, or a GPU, to itself.
+"""Execution of cells on the nodes of a Ray cluster. Each cell has cores, or GPUs of one node, to itself.
 
 A cell is one Ray task. On its node the task starts the child process that measures, as `pool` does on one machine, and
 streams the child's lines of progress and the row back as JSON. The rows are stored where the command runs, so a run
@@ -178,7 +178,8 @@ def _no_cluster(address: str, reason: str) -> BadInput:
 
 
 def _gpus(cell: Cell) -> int:
-    return int(cell.device == "cuda")
+    """Return the number of GPUs of one node that a cell needs."""
+    return cell.settings.get("devices", 1) if cell.device == "cuda" else 0
 
 
 def _nodes(ray: ModuleType) -> list[dict[str, float]]:
@@ -187,8 +188,12 @@ def _nodes(ray: ModuleType) -> list[dict[str, float]]:
 
 
 def _share(nodes: list[dict[str, float]], gpus: int) -> int:
-    """Return the cores of a cell, the same for every cell: a node's cores divided by its GPUs if the cell has one."""
-    shares = [node.get("CPU", 0) // max(1, gpus * node.get("GPU", 0)) for node in nodes if node.get("GPU", 0) >= gpus]
+    """Return the cores of a cell, the same for every cell: with GPUs, as large a share of a node's as of its GPUs."""
+    shares = [
+        node.get("CPU", 0) * gpus // node["GPU"] if gpus else node.get("CPU", 0)
+        for node in nodes
+        if node.get("GPU", 0) >= gpus
+    ]
     return int(min((share for share in shares if share >= 1), default=1))
 
 

@@ -62,6 +62,7 @@ class Selection:
     dim: int | None = None
     tokens: int | None = None
     device: str | None = None
+    devices: int | None = None  # over which words are split
     precision: Sequence[str] | None = None
     dataset: str | None = None
     seeds: Sequence[int] | None = None

@@ -13,11 +13,11 @@ from vocabench.harness import registry
 from vocabench.harness.run import results_files, schema
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.settings import Selection, check_vocab, method_options, task_settings
+from vocabench.harness.run.splitting import Sweep, split_over_devices
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.errors import BadInput, Unsupported, unknown
 from vocabench.impls.spec import DTYPES
 
-Sweep = Mapping[str, Any]  # one [[sweep]] of a suite's file, with the keys of `_SWEEP`
 Progress = Callable[[str], None]
 
 _SUFFIX = ".toml"
@@ -96,7 +96,8 @@ class Suite:
             BadInput: A name is unknown, or no chosen sweep reads a dataset, an option or a setting of `selection`.
         """
         selection.check()
-        sweeps = [sweep for sweep in self.sweeps if selection.tasks is None or sweep["task"] in selection.tasks]
+        own = self.sweeps if selection.devices is None else split_over_devices(self.sweeps, selection.devices)
+        sweeps = [sweep for sweep in own if selection.tasks is None or sweep["task"] in selection.tasks]
         candidates = [
             PlannedSweep(
                 sweep,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Names, Setting
 from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, ON_REQUEST, Pair, check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
-from vocabench.harness.tasks.shared.spec import parameters
+from vocabench.harness.tasks.shared.spec import parameters, zipf_batch, zipf_spec
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.contract import Layer
 from vocabench.impls.models.language_model import LanguageModelConfig
@@ -64,14 +63,14 @@ _STEPS_BT = 20  # time steps of a batch of the whole model
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     check_rounds(cell.settings)
-    inputs = _inputs(cell)
+    inputs = zipf_batch(cell)
     wanted = cell.settings["quantities"]
-    spec, layer = _spec(cell, cell.method), None
-    check_fits(spec, _spec(cell, BASELINE), cell.tokens, cell.device)
+    spec, layer = zipf_spec(cell, cell.method), None
+    check_fits(spec, zipf_spec(cell, BASELINE), cell.tokens, cell.device)
     if longest := cell.settings["longest_step"]:
         progress("whether a step is short enough")
-        rates = _first_ceilings(cell.framework, cell.device, cell.precision)
-        check_quick(_spec(cell, BASELINE), inputs.targets_N, rates, longest)
+        rates = roofline.first_ceilings(cell.framework, cell.device, cell.precision)
+        check_quick(zipf_spec(cell, BASELINE), inputs.targets_N, rates, longest)
     measurements: list[Measurement] = []
     compiling = None  # seconds of compilation in the first call
     if "peak_bytes" in wanted:
@@ -97,7 +96,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
 
     plain = spec  # a second copy if the method is full softmax itself: an A/A comparison
     if cell.method != BASELINE:
-        plain, _ = fastest_form(cell.framework, _spec(cell, BASELINE), inputs, cell.device, progress)
+        plain, _ = fastest_form(cell.framework, zipf_spec(cell, BASELINE), inputs, cell.device, progress)
     rates = None
     if "layer_seconds" in wanted and least is not None:
         rates = _ceilings(cell, progress)
@@ -120,9 +119,9 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
 def repeat(cell: Cell, first: Sequence[Measurement], progress: Callable[[str], None]) -> list[Measurement]:
     """Measure the times of a cell in another process, in the forms that `first` was measured in."""
     forms = next(measurement.detail for measurement in first if measurement.processes)
-    spec = replace(_spec(cell, cell.method), form=forms["form"])
-    plain = replace(_spec(cell, BASELINE), form=forms["baseline_form"])
-    return _times(Pair(cell, spec, plain), _inputs(cell), progress)
+    spec = replace(zipf_spec(cell, cell.method), form=forms["form"])
+    plain = replace(zipf_spec(cell, BASELINE), form=forms["baseline_form"])
+    return _times(Pair(cell, spec, plain), zipf_batch(cell), progress)
 
 
 def _times(pair: Pair, inputs: Batch, progress: Callable[[str], None]) -> list[Measurement]:
@@ -160,26 +159,9 @@ def _times(pair: Pair, inputs: Batch, progress: Callable[[str], None]) -> list[M
     return found
 
 
-def _inputs(cell: Cell) -> Batch:
-    return batch(zipf_counts(cell.vocab), tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
-
-
 def _ceilings(cell: Cell, progress: Callable[[str], None]) -> roofline.Ceilings:
     progress("ceilings of this machine")
     return roofline.ceilings(cell.framework, cell.device, cell.precision)
-
-
-@cache
-def _first_ceilings(framework: str, device: str, precision: str) -> roofline.Ceilings:
-    """Measure the ceilings once in this process, to tell which cells would take hours."""
-    return roofline.ceilings(framework, device, precision)
-
-
-def _spec(cell: Cell, method: str) -> LayerSpec:
-    options = cell.options if method == cell.method else {}
-    return layers.spec(
-        method, counts=zipf_counts(cell.vocab), dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
-    )
 
 
 def _layer(cell: Cell, spec: LayerSpec) -> Layer:
@@ -211,7 +193,7 @@ def _peak_anew(cell: Cell, form: str) -> tuple[list[Measurement], float]:
 
 
 def _peak_of_form(cell: Cell, form: str) -> tuple[list[Measurement], float]:
-    return _peak(cell, _layer(cell, replace(_spec(cell, cell.method), form=form)), _inputs(cell))
+    return _peak(cell, _layer(cell, replace(zipf_spec(cell, cell.method), form=form)), zipf_batch(cell))
 
 
 def compilation(seconds: Sequence[float]) -> float:

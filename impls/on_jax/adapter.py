@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vocabench.impls import cpp
+from vocabench.impls.adapter import Parallel
 from vocabench.impls.contract import Layer
 from vocabench.impls.forms import CPU, Form, kind_of, on_device
 from vocabench.impls.models.network import Config, Network, network_class
@@ -32,6 +33,7 @@ __all__ = [
     "devices",
     "forms",
     "native",
+    "parallel",
     "peak_counted_bytes",
     "prepare_add",
     "prepare_process",
@@ -79,6 +81,13 @@ def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
 def create_network(spec: LayerSpec, config: Config, device: str = "cpu") -> Network[Any]:
     """Create the network of `config` with the output layer of `spec`."""
     return network_class("jax", config)(spec, config, check_device(device))
+
+
+def parallel() -> Parallel:
+    """Return how words are split over devices."""
+    from vocabench.impls.on_jax.parallel.contract import JaxParallel  # few processes need it
+
+    return JaxParallel()
 
 
 def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:

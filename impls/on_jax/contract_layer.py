@@ -8,12 +8,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Sharding
 from numpy.typing import NDArray
 
 from vocabench.impls.calls import ALL_WORDS, NUCLEUS, PLAIN, Objective, Sampling
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.on_jax.device import JAX_DTYPES, Device, extra_on, precision, put, to_numpy
 from vocabench.impls.on_jax.hooks import Reach
+from vocabench.impls.on_jax.layer import OutputLayer
 from vocabench.impls.on_jax.memory import called
 from vocabench.impls.on_jax.native import native
 from vocabench.impls.on_jax.ops import sparse_rows
@@ -24,12 +26,19 @@ from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class JaxLayer(Layer):
-    """A native layer behind the NumPy contract. Every function is compiled once for each shape."""
+    """A native layer behind the NumPy contract. Every function is compiled once for each shape.
 
-    def __init__(self, spec: LayerSpec, device: Device) -> None:
+    Args:
+        layer: The native layer; None for that of `spec`.
+        place: Where a layer that is split over devices takes its inputs; None for `device`.
+    """
+
+    def __init__(
+        self, spec: LayerSpec, device: Device, layer: OutputLayer | None = None, place: Sharding | None = None
+    ) -> None:
         super().__init__(spec)
-        self.device, self.dtype = device, JAX_DTYPES[spec.dtype]
-        self.native = layer = native(spec, device)
+        self.device, self.dtype = place or device, JAX_DTYPES[spec.dtype]
+        self.native = layer = native(spec, device) if layer is None else layer
         objective = Objective._fields
         self._target_log_probs_of = jax.jit(layer.target_log_probs)
         self._loss_of = jax.jit(layer.loss, static_argnames=objective)
@@ -40,7 +49,8 @@ class JaxLayer(Layer):
         self._beam_of = jax.jit(layer.beam, static_argnums=(3, 4, 5))
         self._sample_of = jax.jit(layer.sample, static_argnums=(4, 5, 6))
         with precision(spec.dtype), jax.default_device(device):
-            self._structure = jax.device_put(layer.placement(), device)
+            structure = layer.placement()
+            self._structure = structure if place else jax.device_put(structure, device)
         self._held: Tree = {}
         self._catch_up: Callable[[], None] | None = None  # set while some rows lag behind the last step
         self._load(spec.initial_parameters())
@@ -51,6 +61,11 @@ class JaxLayer(Layer):
             if self._catch_up is not None:  # otherwise the new rows would seem to lag behind
                 self._catch_up()
             self._held = self.native.from_canonical(self._structure, tree)
+
+    @property
+    def held(self) -> Tree:
+        """The parameters in the layer's own layout, where some rows may lag behind the last step."""
+        return self._held
 
     @property
     def _params(self) -> Tree:

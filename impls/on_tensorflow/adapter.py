@@ -30,6 +30,7 @@ __all__ = [
     "devices",
     "forms",
     "native",
+    "parallel",
     "peak_counted_bytes",
     "prepare_add",
     "prepare_process",
@@ -80,6 +81,10 @@ def create_layer(spec: LayerSpec, device: str = "cpu") -> Layer:
 def create_network(spec: LayerSpec, config: Config, device: str = "cpu") -> Network[Any]:
     """Create the network of `config` with the output layer of `spec`."""
     return network_class("tensorflow", config)(spec, config, check_device(device))
+
+
+def parallel() -> None:
+    """Return None: there are no layers whose words are split."""
 
 
 def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from vocabench.impls import cpp
+from vocabench.impls.adapter import Parallel
 from vocabench.impls.contract import Layer
 from vocabench.impls.forms import CPU, Form, kind_of, on_device
 from vocabench.impls.models.network import Config, Network, network_class
@@ -30,6 +31,7 @@ __all__ = [
     "devices",
     "forms",
     "native",
+    "parallel",
     "peak_counted_bytes",
     "prepare_add",
     "prepare_process",
@@ -102,6 +104,13 @@ def _with_form(spec: LayerSpec, device: str) -> LayerSpec:
     """Return `spec` with the form that it has on a CPU, where the form decides how words are stored."""
     form = spec.form_of(forms(spec, device)) if kind_of(device) == CPU else None
     return replace(spec, form=form.id) if form else spec
+
+
+def parallel() -> Parallel:
+    """Return how words are split over devices."""
+    from vocabench.impls.on_torch.parallel.contract import TorchParallel  # few processes need it
+
+    return TorchParallel()
 
 
 def prepare_product(size: int, device: str, dtype: str) -> Callable[[], object]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from vocabench.impls.calls import ALL_WORDS, NUCLEUS, PLAIN, Objective, Sampling
 from vocabench.impls.contract import Job, Layer
 from vocabench.impls.on_torch.device import Switched, extra_on, synchronize, to_numpy
+from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.native import native
 from vocabench.impls.on_torch.tensors import TORCH_DTYPES, at_least_float32
 from vocabench.impls.on_torch.training import cuda_graphs, optimizers
@@ -20,12 +21,16 @@ from vocabench.impls.spec import Arrays, LayerSpec
 
 
 class TorchLayer(Switched, Layer):
-    """Any native layer behind the NumPy contract."""
+    """Any native layer behind the NumPy contract.
 
-    def __init__(self, spec: LayerSpec, device: torch.device) -> None:
+    Args:
+        layer: The native layer; None for that of `spec` with its initial parameters.
+    """
+
+    def __init__(self, spec: LayerSpec, device: torch.device, layer: OutputLayer | None = None) -> None:
         super().__init__(spec)
         self.device, self.dtype = device, TORCH_DTYPES[spec.dtype]
-        self.native = native(spec).to(device)
+        self.native = (native(spec) if layer is None else layer).to(device)
         self._stepper: torch.optim.Optimizer | RowSparse | None = None
         self._captured = False  # whether the last prepared work became a CUDA graph
 

@@ -49,16 +49,23 @@ def are_of_tokens(form: Form) -> bool:
     return form in _LOGITS_BY_TOKENS
 
 
+def across_devices(form: Form) -> Form:
+    """Return the form of a layer whose words are split over devices: gradients of a block need the sum of all words."""
+    return WORD_FORMS[-1] if are_of_tokens(form) else form
+
+
 def width(tokens: int, vocab: int, form: Form) -> int:
     """Return the words B of a block, so that its (N, B) logits are about as many as the form allows.
 
-    B is a multiple of 64 where possible, since products of odd widths are slower, by a quarter in PyTorch on a CPU. A
-    form by tokens trains by blocks of tokens only; everything else goes by the largest blocks of words of a CPU. Their
-    32 MiB are less than the training takes.
+    B is a multiple of 64 where possible, since products of odd widths are slower, by a quarter in PyTorch on a CPU. All
+    blocks have about as many words, because JAX computes a second time what the last one lacks. A form by tokens trains
+    by blocks of tokens only; everything else goes by the largest blocks of words of a CPU. Their 32 MiB are less than
+    the training takes.
     """
-    logits = WORD_FORMS[-1].size if are_of_tokens(form) else form.size
-    words = max(1, logits // tokens)
-    return min(vocab, words // _ALIGNED * _ALIGNED or words)
+    most = max(1, across_devices(form).size // tokens)
+    most = min(vocab, most // _ALIGNED * _ALIGNED or most)
+    balanced = -(-vocab // -(-vocab // most))
+    return min(most, -(-balanced // _ALIGNED) * _ALIGNED)
 
 
 def of_tokens(tokens: int, vocab: int, form: Form) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,13 +16,16 @@ from vocabench.harness.measure.timing import (
     DEFINITION,
     IN_FLIGHT_DEFINITION,
     ROUNDS_OF_ONE_PROCESS,
+    Clock,
     Paired,
+    Steady,
     Work,
     paired,
 )
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement, Ratio
 from vocabench.harness.run.settings import Setting
+from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput
 from vocabench.impls.options import Number
 from vocabench.impls.spec import LayerSpec
@@ -58,6 +61,10 @@ def check_rounds(settings: Mapping[str, Any]) -> None:
         raise BadInput(f"rounds={rounds} in one process: allowed: at least {ROUNDS_OF_ONE_PROCESS}, or more processes")
 
 
+def _of_all_words(framework: str, spec: LayerSpec, device: str) -> Layer:
+    return layers.from_spec(framework, spec, device)
+
+
 @dataclass
 class Pair:
     """A layer and full softmax of the same size, in the same process.
@@ -69,6 +76,9 @@ class Pair:
         layout: Order of creation and calls.
         weights: What weights decode: "initial" or "trained" ones of both layers, or "fitted" if those of the layer are
             trained and those of full softmax fitted to its scores.
+        make: Creates a layer of a specification in the framework and on the device of the cell.
+        clock: Creates the clock of a quantity.
+        meter: Creates the meter of the machine's load during a quantity.
     """
 
     cell: Cell
@@ -76,13 +86,16 @@ class Pair:
     plain: LayerSpec
     layout: Layout = field(default_factory=Layout)
     weights: str = "initial"
+    make: Callable[[str, LayerSpec, str], Layer] = _of_all_words
+    clock: Callable[[], Clock] = Steady
+    meter: Callable[[], LoadMeter] = LoadMeter
 
     def create(self) -> None:
         """Create both layers, in the order of the layout."""
         framework, device = self.cell.framework, self.cell.device
         self.baseline, self.layer = self.layout.create(
-            lambda: layers.from_spec(framework, self.plain, device),
-            lambda: layers.from_spec(framework, self.spec, device),
+            lambda: self.make(framework, self.plain, device),
+            lambda: self.make(framework, self.spec, device),
         )
 
     def delete(self) -> None:
@@ -93,7 +106,7 @@ class Pair:
         self, quantity: str, baseline: Sequence[Work], other: Sequence[Work], detail: dict[str, Any], calls: int = 1
     ) -> tuple[Paired, Measurement]:
         """Time both alternately, within the `rounds` and `budget` of the cell. Each sample is `calls` calls."""
-        settings, layout, meter = self.cell.settings, self.layout, LoadMeter()
+        settings, layout, meter = self.cell.settings, self.layout, self.meter()
         result = paired(
             baseline,
             other,
@@ -102,6 +115,7 @@ class Pair:
             least_rounds=ROUNDS_OF_ONE_PROCESS if settings["processes"] == 1 else _LEAST_ROUNDS,
             calls=calls,
             other_first=not layout.baseline_called_first,
+            clock=self.clock(),
         )
         process = {
             "rounds": len(result.ratios),

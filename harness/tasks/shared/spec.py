@@ -9,10 +9,23 @@ from numpy.typing import NDArray
 
 from vocabench.harness import layers
 from vocabench.harness.measure.fastest_form import fastest_form
-from vocabench.harness.measure.workload import batch
+from vocabench.harness.measure.workload import Batch, batch, zipf_counts
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.impls.spec import LayerSpec
+
+
+def zipf_spec(cell: Cell, method: str) -> LayerSpec:
+    """Return the layer of a method at the sizes of the cell, for words with Zipf's frequencies."""
+    options = cell.options if method == cell.method else {}
+    return layers.spec(
+        method, counts=zipf_counts(cell.vocab), dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
+    )
+
+
+def zipf_batch(cell: Cell) -> Batch:
+    """Return random hidden vectors, and targets with Zipf's frequencies."""
+    return batch(zipf_counts(cell.vocab), tokens=cell.tokens, dim=cell.dim, seed=cell.seed)
 
 
 def parameters(spec: LayerSpec) -> Measurement:

@@ -60,17 +60,23 @@ def _at(array_V: Array, start: Array, width: int) -> Array:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4,))
-def fused_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, form: Form) -> Array:
-    """Return the (N,) negative log-likelihoods in nats, by blocks of words.
+def fused_sums(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, form: Form) -> tuple[Array, Array]:
+    """Return the (N,) log-sum-exp of the logits and the (N,) logits of the targets, by blocks of words.
 
     Args:
         hidden_ND: Hidden vectors.
         weight_VD: Word vectors.
         bias_V: Word biases.
-        targets_N: Word ids.
+        targets_N: Word ids; -1 where there is no target, whose logit counts as 0.
         form: One of `blocks.WORD_FORMS`.
     """
     return _forward(hidden_ND, weight_VD, bias_V, targets_N, form)[0]
+
+
+def fused_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, form: Form) -> Array:
+    """Return the (N,) negative log-likelihoods in nats; arguments as in `fused_sums`."""
+    log_sum_N, target_N = fused_sums(hidden_ND, weight_VD, bias_V, targets_N, form)
+    return log_sum_N - target_N
 
 
 def _forward(hidden_ND, weight_VD, bias_V, targets_N, form):  # type: ignore[no-untyped-def]
@@ -91,11 +97,12 @@ def _forward(hidden_ND, weight_VD, bias_V, targets_N, form):  # type: ignore[no-
     start = (jnp.full((tokens, 1), -jnp.inf, kind), jnp.zeros((tokens, 1), kind), jnp.zeros((tokens, 1), kind))
     highest_N1, sum_N1, target_N1 = lax.fori_loop(0, cut.count, visit, varying_as(hidden_ND, start))
     log_sum_N1 = highest_N1 + jnp.log(sum_N1)
-    return (log_sum_N1 - target_N1)[:, 0], (hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1)
+    return (log_sum_N1[:, 0], target_N1[:, 0]), (hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1)
 
 
-def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
+def _backward(form, kept, dsums):  # type: ignore[no-untyped-def]
     hidden_ND, weight_VD, bias_V, targets_N, log_sum_N1 = kept
+    dlog_sum_N1, dtarget_N1 = (dsum_N[:, None] for dsum_N in dsums)
     vocab, kind = len(weight_VD), wide(weight_VD.dtype)
     cut = _Blocks.of(hidden_ND.shape[0], vocab, form)
     cast_ND = hidden_ND.astype(weight_VD.dtype)
@@ -106,7 +113,7 @@ def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
         words_BD = _at(weight_VD, start, cut.width)
         logits_NB = product(hidden_ND, words_BD) + _at(bias_V, start, cut.width)
         is_target_NB = start + jnp.arange(cut.width) == targets_N[:, None]
-        dlogits_NB = (jnp.exp(logits_NB - log_sum_N1) - is_target_NB) * dnll_N[:, None]
+        dlogits_NB = jnp.exp(logits_NB - log_sum_N1) * dlog_sum_N1 + is_target_NB * dtarget_N1
         # Words of the block before get the same gradient again, but must not be added to `dhidden_ND` twice.
         dbias_V = lax.dynamic_update_slice_in_dim(dbias_V, dlogits_NB.sum(axis=0).astype(bias_V.dtype), start, 0)
         dwords_BD = jnp.matmul(dlogits_NB.astype(weight_VD.dtype).T, cast_ND, preferred_element_type=kind)
@@ -119,7 +126,7 @@ def _backward(form, kept, dnll_N):  # type: ignore[no-untyped-def]
     return dhidden_ND.astype(hidden_ND.dtype), dweight_VD, dbias_V, None
 
 
-fused_nll.defvjp(_forward, _backward)
+fused_sums.defvjp(_forward, _backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -251,6 +258,8 @@ class FusedSoftmax(FullSoftmax):
         return fused_nll(*inputs, self._form)
 
     def own_sums(self, params: Tree, hidden_ND: Array, targets_N: Array) -> tuple[Array, Array]:
+        if self._form not in _BY_KERNELS:
+            return fused_sums(hidden_ND, params["weight"], self._bias(params), targets_N, self._form)
         none_N = jnp.full_like(targets_N, -1)  # without a target, the loss is the log-sum-exp
         return self._nll(params, {}, hidden_ND, none_N), self._own_target_logits(params, hidden_ND, targets_N)
 

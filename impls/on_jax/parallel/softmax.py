@@ -20,6 +20,7 @@ from vocabench.impls.on_jax.parallel.layer import ParallelLayer
 from vocabench.impls.on_jax.parallel.split import EVERYWHERE, LOWEST, Split
 from vocabench.impls.on_jax.sampling import drawn_part
 from vocabench.impls.spec import LayerSpec
+from vocabench.impls.structures import blocks
 
 _NO_TARGET = -1
 
@@ -164,6 +165,10 @@ class ParallelSoftmax(ParallelLayer):
             return lax.psum(jnp.where(is_own_N, word_N, 0).astype(jnp.int32), self.split.axis)
 
         return self._over(compute, params, hidden_ND, uniforms_NU[:, 0])
+
+    def formulation(self) -> str:
+        label = f"{blocks.across_devices(self.form)}, " if self.form else ""
+        return f"{label}words over {self.split.parts} devices"
 
 
 LAYER = ParallelSoftmax

@@ -20,7 +20,7 @@ from vocabench.impls.on_torch.parallel.ranks import copied, own_entries, summed
 from vocabench.impls.on_torch.sampling import COLDEST, drawn_part
 from vocabench.impls.on_torch.tensors import draw
 from vocabench.impls.spec import LayerSpec
-from vocabench.impls.structures import parts
+from vocabench.impls.structures import blocks, parts
 
 
 class ParallelSoftmax(ParallelLayer):
@@ -137,6 +137,10 @@ class ParallelSoftmax(ParallelLayer):
         number = self.number[ids]
         vectors = F.embedding(number.clamp(min=0), self.own.weight)
         return summed(vectors.where(number[..., None] >= 0, 0.0), self.ranks)
+
+    def formulation(self) -> str:
+        label = f"{blocks.across_devices(self.form)}, " if self.form else ""
+        return f"{label}words over {self.ranks.size} ranks"
 
 
 LAYER = ParallelSoftmax

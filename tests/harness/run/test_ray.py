@@ -87,7 +87,7 @@ def test_invalid_arguments_are_refused(device, address, cores, message):
         ray_pool.check(device, address, cores)
 
 
-@pytest.mark.parametrize(("gpus", "share"), [(0, 4), (1, 8)])
+@pytest.mark.parametrize(("gpus", "share"), [(0, 4), (1, 8), (4, 32)])
 def test_by_default_a_cell_gets_a_node_or_its_share_of_a_node_with_gpus(gpus, share):
     nodes = [{}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 4.0}]
     assert ray_pool._share(nodes, gpus) == share
