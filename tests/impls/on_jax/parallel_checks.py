@@ -325,10 +325,17 @@ def tokens_are_split_over_another_axis() -> None:
     hidden, targets = batch()
     for method in KINDS:
         spec = layers.spec(method, counts=COUNTS, dim=DIM, seed=3, **OPTIONS[method][0])
-        expected = losses_and_gradients(adapter.native(spec), hidden, targets)
-        split = native.parallel(spec, devices, "vocab")
+        whole, split = adapter.native(spec), native.parallel(spec, devices, "vocab")
         spread = jax.device_put(hidden, NamedSharding(devices, P("data")))
+        expected = losses_and_gradients(whole, hidden, targets)
         assert_alike(expected, losses_and_gradients(split, spread, targets), "float32", repr(split))
+        drawn = np.random.default_rng(2).random((TOKENS, spec.draws)).astype(np.float32)
+        for call in (
+            lambda layer, *given: layer.topk(*given, 5)[1],
+            lambda layer, *given, u=drawn: layer.sample(*given, u),
+        ):
+            ids = jax.jit(partial(call, split))(*split.init(), spread)
+            np.testing.assert_array_equal(ids, call(whole, *whole.init(), hidden), repr(split))
 
 
 @check
