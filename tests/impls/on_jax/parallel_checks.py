@@ -28,6 +28,7 @@ from vocabench.harness import layers
 from vocabench.impls.errors import BadInput
 from vocabench.impls.on_jax import adapter
 from vocabench.impls.on_jax.layer import OutputLayer
+from vocabench.impls.on_jax.pallas.support import KERNELS
 from vocabench.impls.on_jax.parallel import native
 
 VOCAB, DIM, TOKENS = 61, 16, 24  # 61 words divide over no number of devices
@@ -144,6 +145,19 @@ def every_precision_and_form_agrees() -> None:
                 split = native.parallel(replace(spec, form=form), mesh(4))
                 found = losses_and_gradients(split, hidden, targets)
                 assert_alike(expected, found, dtype, f"{split!r} {form}")
+
+
+@check
+def kernels_are_lowered_for_gpus() -> None:
+    """Pallas' interpreter cannot run inside of `jax.shard_map`, but its Triton backend needs no GPU to lower them."""
+    hidden, targets = batch()
+    for method, inner in (("sohsm", "_of_clusters"), ("huffman", "_of_tree")):
+        ((_, split),) = pairs(4, (method,))
+        split.form = getattr(split, inner).form = KERNELS
+        params, structure = split.init()
+        step = jax.jit(jax.value_and_grad(partial(split.loss, structure=structure, targets=targets)))
+        text = step.trace(params, hidden=hidden).lower(lowering_platforms=("cuda",)).as_text()
+        assert text.count("triton") > 1, repr(split)
 
 
 @check
