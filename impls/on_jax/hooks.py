@@ -185,6 +185,10 @@ class Hooks(Convertible):
             return self._log_probs(params, structure, hidden_ND)
         return log_softmax(objectives.capped(self._logits(params, structure, hidden_ND), softcap))
 
+    def _entropy(self, params: Tree, structure: Tree, hidden_ND: Array, softcap: float | None) -> Array:
+        """Return the (N,) entropies of the distributions in nats."""
+        return objectives.entropy(self._capped_log_probs(params, structure, hidden_ND, softcap))
+
     # For training and conversion.
     def reach(self, structure: Tree, targets_N: Array, **extra: Array) -> Reach:
         """Return the rows of `FEW_ROWS` that the loss of these targets reads. No target may be `ignore_index`."""

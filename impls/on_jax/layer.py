@@ -201,7 +201,7 @@ class OutputLayer(Hooks):
         params, structure, hidden_ND = aligned((params, structure, hidden_ND))
 
         def of_block(hidden_BD: Array) -> Array:
-            return objectives.entropy(layer._capped_log_probs(params, structure, hidden_BD, softcap))
+            return layer._entropy(params, structure, hidden_BD, softcap)
 
         return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND).astype(kind).reshape(leading)
 

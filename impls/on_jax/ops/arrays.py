@@ -62,23 +62,24 @@ def aligned(values: Values) -> Values:
 
     The gradient of an array that did not vary is summed over these axes.
     """
-    axes = _axes(values)
+    axes = varying_axes(values)
     return jax.tree.map(lambda leaf: _varying(leaf, axes), values) if axes else values
 
 
 def varying_as(like: Any, start: Any) -> Any:
     """Return a pytree, such as the start of a loop, that varies over the axes of a mesh that `like` varies over."""
-    axes = _axes(like)
+    axes = varying_axes(like)
     return jax.tree.map(lambda leaf: _varying(leaf, axes), start) if axes else start
 
 
-def _axes(values: Any) -> frozenset[Any]:
+def varying_axes(values: Any) -> frozenset[Any]:
+    """Return the axes of a mesh that some array of a pytree varies over, inside of `jax.shard_map`."""
     traced = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, core.Tracer)]
     return frozenset().union(*(jax.typeof(leaf).mat.varying for leaf in traced))
 
 
 def _varying(array: Array, axes: frozenset[Any]) -> Array:
-    missing = tuple(axes - _axes(array))
+    missing = tuple(axes - varying_axes(array))
     return jax.lax.pcast(array, missing, to="varying") if missing else array
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from vocabench.impls.forms import GPU, Form
-from vocabench.impls.on_jax.ops.arrays import Array
+from vocabench.impls.on_jax.ops.arrays import Array, aligned, varying_axes
 
 _BYTES = {"float32": 4, "tf32": 4, "bfloat16": 2}
 # Bytes of shared memory that the kernels use, by the size of a vector in bytes, as compiled by JAX 0.11 for compute
@@ -92,7 +92,15 @@ def call(
 
     params = plgpu.CompilerParams(num_warps=warps, num_stages=stages)
     options = {"grid": grid, "compiler_params": params, "interpret": interpret}
-    return pl.pallas_call(kernel, out, input_output_aliases=written_over, **options)
+
+    def compute(*inputs: Any) -> Any:
+        # Inside of `jax.shard_map`, outputs vary over the same axes of the mesh as the inputs.
+        inputs = aligned(inputs)
+        axes = jax.sharding.ManualAxisType(varying=varying_axes(inputs))
+        shapes = jax.tree.map(lambda shape: shape.update(manual_axis_type=axes), out)
+        return pl.pallas_call(kernel, shapes, input_output_aliases=written_over, **options)(*inputs)
+
+    return compute
 
 
 def up(count: Array, size: int) -> Array:

@@ -12,7 +12,10 @@ from vocabench.impls.on_jax.parallel.split import Split
 from vocabench.impls.spec import LayerSpec
 
 # The module of this package that has the layer of a method.
-_MODULES = dict.fromkeys(("full_softmax", "inplace_softmax", "fused_softmax"), "softmax") | {"sohsm": "sohsm"}
+_MODULES = {
+    **dict.fromkeys(("full_softmax", "inplace_softmax", "fused_softmax"), "softmax"),
+    **{name: name for name in ("sohsm", "huffman")},
+}
 
 
 def methods() -> list[str]:

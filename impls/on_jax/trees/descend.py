@@ -8,7 +8,7 @@ words contain ties.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -42,8 +42,24 @@ class Tree(NamedTuple):
 
     def scores(self, hidden_ND: Array, node_NB: Array) -> Array:
         """Return (N, B) r.h of B inner nodes of each row."""
-        kind = wide(self.node_weight.dtype)
-        return jnp.einsum("nbd,nd->nb", self.node_weight[node_NB], hidden_ND, preferred_element_type=kind)
+        return products(self.node_weight[node_NB], hidden_ND)
+
+
+class Descended(Protocol):
+    """What `sample` needs of a tree, with children and scores as in `Tree`."""
+
+    @property
+    def children(self) -> Array: ...
+
+    @property
+    def vocab(self) -> int: ...
+
+    def scores(self, hidden_ND: Array, node_NB: Array) -> Array: ...
+
+
+def products(node_NBD: Array, hidden_ND: Array) -> Array:
+    """Return (N, B) products of the vectors of nodes of each row with its hidden vector, at least in float32."""
+    return jnp.einsum("nbd,nd->nb", node_NBD, hidden_ND, preferred_element_type=wide(node_NBD.dtype))
 
 
 class Followed(NamedTuple):
@@ -174,7 +190,7 @@ def path_beam(hidden_ND: Array, tree: Tree, node_BJ: Array, exit_BP: Array, k: i
     return best_by_id(value_NW, at_NW, k)
 
 
-def sample(hidden_ND: Array, tree: Tree, uniforms_NL: Array) -> Array:
+def sample(hidden_ND: Array, tree: Descended, uniforms_NL: Array) -> Array:
     """Return (N,) words: from the root down, turn left if the uniform number is below sigma(r.h)."""
     vocab = tree.vocab
 

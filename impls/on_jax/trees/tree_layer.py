@@ -151,6 +151,24 @@ def _backward_by_kernels(kept, dnll_N):  # type: ignore[no-untyped-def]
 _nll_by_kernels.defvjp(_forward_by_kernels, _backward_by_kernels)
 
 
+def node_scores(node_weight: Array, hidden_ND: Array) -> Array:
+    """Return the (nodes, N) scores r.h of all inner nodes."""
+    cast_ND = hidden_ND.astype(node_weight.dtype)
+    return jnp.matmul(node_weight, cast_ND.T, preferred_element_type=wide(node_weight.dtype))
+
+
+def sum_of_turns(scores_MN: Array, below_2M: Array) -> Array:
+    """Return the (N,) sums over words of the log-probabilities of their turns at these nodes.
+
+    Args:
+        scores_MN: Scores of the nodes.
+        below_2M: Number of words to the left and to the right of each node.
+    """
+    # log sigma(-x) = log sigma(x) - x
+    both_M, right_M = (count_M.astype(scores_MN.dtype) for count_M in (below_2M.sum(axis=0), below_2M[1]))
+    return both_M @ jax.nn.log_sigmoid(scores_MN) - right_M @ scores_MN
+
+
 class TreeSoftmax(OutputLayer):
     """log P(w | h) = logsumexp over w's codes of the sum over the code's inner nodes of log sigma(sign . (r.h + b)).
 
@@ -206,14 +224,21 @@ class TreeSoftmax(OutputLayer):
 
     def _leaf_nll(self, params: Tree, structure: Tree, hidden_ND: Array, leaf_N: Array) -> Array:
         paths = Paths(*(structure[name][leaf_N] for name in ("index", "sign", "place")))
+        return self.path_nll(hidden_ND, params["node_weight"], paths)
+
+    def path_nll(self, hidden_ND: Array, node_weight: Array, paths: Paths) -> Array:
+        """Return the (N,) sums over paths of -log sigma(sign x r.h), for the nodes of any tree or forest.
+
+        The nodes visited most are the last ones. Tokens without a path have a loss of 0.
+        """
         if self.form == CPP:
-            return _nll_by_kernels(hidden_ND, params["node_weight"], paths)
+            return _nll_by_kernels(hidden_ND, node_weight, paths)
         if self.form == KERNELS:
             # Imported here because not every JAX has Pallas' Triton backend.
             from vocabench.impls.on_jax.pallas import tree_kernels
 
-            return tree_kernels.path_nll(hidden_ND, params["node_weight"], paths, self._shared)
-        return _path_nll(hidden_ND, params["node_weight"], paths.index_NL, paths.sign_NL, self.form)
+            return tree_kernels.path_nll(hidden_ND, node_weight, paths, min(self._shared, len(node_weight)))
+        return _path_nll(hidden_ND, node_weight, paths.index_NL, paths.sign_NL, self.form)
 
     def reach(self, structure: Tree, targets_N: Array) -> Reach:  # type: ignore[override]
         nodes, first = len(self._children), self._first_shared
@@ -246,25 +271,17 @@ class TreeSoftmax(OutputLayer):
         if not self._single:
             return super()._mean_log_probs(params, structure, hidden_ND)
         paths = self.spec.structure["index"], self.spec.structure["sign"]
-        below_2M = huffman.words_below(*paths, len(self._children)) / self.spec.vocab
+        below_2M = jnp.asarray(huffman.words_below(*paths, len(self._children)), jnp.int32)
 
         def of_block(hidden_BD: Array) -> Array:
-            scores_MB = self._scores(params, self._with_one(hidden_BD))
-            # log sigma(-x) = log sigma(x) - x
-            both_M, right_M = (jnp.asarray(share_M, scores_MB.dtype) for share_M in (below_2M.sum(axis=0), below_2M[1]))
-            return both_M @ jax.nn.log_sigmoid(scores_MB) - right_M @ scores_MB
+            scores_MB = node_scores(params["node_weight"], self._with_one(hidden_BD))
+            return sum_of_turns(scores_MB, below_2M) / self.spec.vocab
 
         return objectives.in_blocks(of_block, self.spec.vocab, hidden_ND)
 
-    def _scores(self, params: Tree, hidden_ND: Array) -> Array:
-        """Return the (nodes, N) scores of all inner nodes."""
-        node_weight = params["node_weight"]
-        hidden_cast_ND = hidden_ND.astype(node_weight.dtype)
-        return jnp.matmul(node_weight, hidden_cast_ND.T, preferred_element_type=wide(node_weight.dtype))
-
     def _leaf_log_probs(self, params: Tree, hidden_ND: Array) -> Array:
         # Level by level in O(V D + V) for each token. Nodes are rows, so that a level reads and writes whole rows.
-        scores_MN = self._scores(params, hidden_ND)
+        scores_MN = node_scores(params["node_weight"], hidden_ND)
         leaves = len(self._children) + 1
         prefix = jnp.zeros((2 * leaves - 1, hidden_ND.shape[0]), scores_MN.dtype)  # leaves, then inner nodes
         for nodes in self._levels:

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.lengthy
 def failures(tmp_path_factory):
     """The failures of all checks, by the name of the check."""
     file = tmp_path_factory.mktemp("devices") / "failures.json"
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "tests.impls.on_jax.parallel_checks", str(file)]
     subprocess.run(command, env=environment, check=True, timeout=500)
     return json.loads(file.read_text())
