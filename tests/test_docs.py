@@ -3,10 +3,8 @@
 import dataclasses
 import doctest
 import importlib
-import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -19,17 +17,14 @@ import pytest
 import yaml
 
 from tests import ROOT
-from vocabench.harness import cli, layer_file, layers, network_folder, registry
+from vocabench.harness import layer_file, layers, network_folder, registry
 from vocabench.harness.datasets import spoken_names
 from vocabench.harness.datasets.speech.synthesis import SpokenNames
 from vocabench.harness.measure.workload import batch, zipf_counts
 from vocabench.harness.report.rows import flatten, ratio_of
 from vocabench.harness.run import store
 from vocabench.harness.run.cells import Cell
-from vocabench.harness.run.settings import parse
-from vocabench.harness.run.suites import Suite
 from vocabench.impls.calls import has_z_loss
-from vocabench.impls.errors import BadInput
 from vocabench.impls.models.language_model import LanguageModelConfig
 from vocabench.impls.spec import Definition
 from vocabench.impls.tying import can_tie
@@ -236,7 +231,7 @@ def test_the_method_added_on_the_page_agrees(tmp_path):
 
 @pytest.mark.parametrize("path", TEXTS, ids=_named)
 def test_links_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(path.read_text())):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path.read_text())):
         if re.match(r"https?://", target):
             continue
         file, _, heading = target.partition("#")
@@ -249,13 +244,13 @@ def test_links_lead_somewhere(path):
             assert heading in _headings(linked.read_text()), target
 
 
-def _prose(text):
+def prose(text):
     return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
 def _headings(text):
     """Return the anchors of the headings, which are the same on the site and on the repository's web page."""
-    headings = re.findall(r"^#+ (.*)$", _prose(text), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
     plain = (unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode() for heading in headings)
     return [re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in plain]
 
@@ -272,161 +267,6 @@ def test_every_page_is_in_the_navigation():
     listed = pages(values(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     own = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
     assert sorted(listed) == sorted([*own, "CHANGELOG.md", "CONTRIBUTING.md"])
-
-
-def _commands(text):
-    """Return the command lines in code blocks and in sentences. Text after two spaces explains a command."""
-    blocks = re.findall(r"^```(?:\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    indented = re.findall(r"^ {4}(vocabench .*)$", text, re.MULTILINE)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    spans = re.findall(r"(?<!`)`(vocabench [^`]+)`(?!`)", _prose(text))
-    starts = (re.sub(r"^(.*?\S) {2,}\S.*", r"\1", re.sub(r"\\? +(?=-)", " ", line)) for line in [*lines, *indented])
-    return [line for line in [*starts, *spans] if line.startswith("vocabench ")]
-
-
-COMMANDS = [(path, line) for path in TEXTS for line in dict.fromkeys(_commands(path.read_text()))]
-
-
-def test_commands_are_found():
-    assert len(COMMANDS) > 50
-    assert len({path for path, _ in COMMANDS}) > 10
-
-
-@pytest.mark.parametrize(("path", "line"), COMMANDS, ids=lambda value: value if isinstance(value, str) else value.stem)
-def test_commands_parse(path, line, monkeypatch):
-    """Suites, methods, tasks, options, settings and datasets in commands exist. Nothing is run."""
-    arguments = shlex.split(re.sub(r"\bN\b", "1", line), comments=True)[1:]
-    if len(arguments) == 1 and arguments[0] in ("compare", "publish", "export", "data", "list", "score", "eval"):
-        return  # a command's name in a sentence
-    parsed = cli._parser().parse_args(arguments)
-    for kind, names in (
-        ("framework", registry.frameworks()),
-        ("method", [*registry.methods(), *registry.extra_methods()]),
-        ("task", registry.tasks()),
-    ):
-        assert set(getattr(parsed, kind, None) or ()) <= {*names, *TOYS}
-    if arguments[0] == "run":
-        _check_run(parsed, monkeypatch)
-        # Any other name is a path, which the page must explain.
-        known = parsed.dataset is None or parsed.dataset.isupper() or parsed.dataset in registry.datasets()
-        assert known or f"`{parsed.dataset}`" in path.read_text()
-    if arguments[0] == "data" and parsed.name and not parsed.name.isupper():
-        assert parsed.name in registry.datasets()
-    for run in getattr(parsed, "run", None) or ():
-        assert run.isupper() or (ROOT / run).is_file()
-
-
-# Commands that read stored rows or outputs, or write a few files. To measure what the others measure would take hours.
-READING = ("table", "report", "compare", "score", "list", "completion", "new")
-RUN_AS_THEY_ARE = sorted({line for _, line in COMMANDS if line.split()[1] in (*READING, "data")} - {"vocabench data"})
-
-
-@pytest.fixture
-def with_outputs(in_empty_folder):
-    """Set up an empty folder with rows, and with outputs of systems, under the names of the examples."""
-    (in_empty_folder / "results" / "local").mkdir(parents=True)
-    for path in (ROOT / "results").glob("*.jsonl"):
-        (in_empty_folder / "results" / path.name).symlink_to(path)
-    for name in ("results/local/newest.jsonl", "before.jsonl", "after.jsonl"):
-        shutil.copy(ROOT / "results" / "quick-epyc.jsonl", name)
-    sample = {"text": "a b", "reference": "a c", "references": ["a c"], "words": ["a", "b"], "log_probs": [-1.0, -2.0]}
-    for name in ("ours", "theirs"):
-        Path(f"{name}.jsonl").write_text(f"{json.dumps(sample)}\n" * 3)
-        Path(f"{name}.trn").write_text("a b (one)\nc d (two)\n")
-    Path("references.trn").write_text("a b (one)\nc e (two)\n")
-    Path("outputs.txt").write_text("a b\nc d\n")
-    Path("references.txt").write_text("a b\nc e\n")
-
-
-@pytest.mark.usefixtures("with_outputs", "empty_cache")
-@pytest.mark.parametrize("line", [line for line in RUN_AS_THEY_ARE if not re.search("data (get|verify)", line)])
-def test_commands_that_measure_nothing_run(line, capsys):
-    arguments = shlex.split(line, comments=True)[1:]
-    if arguments in (["compare"], ["score"], ["list"]):
-        return  # a command's name in a sentence
-    names = {"A": "before.jsonl", "B": "after.jsonl", "N": "1", "NAME": "my_method"}
-    names["FILE"] = "plot.svg" if "--plot" in arguments else "ours.jsonl"
-    code = cli.main([names.get(argument, argument) for argument in arguments])
-    printed = capsys.readouterr()
-    assert code == ("--fail-on-unclear" in arguments), printed.err  # one run on each side shows little
-    assert printed.out
-
-
-# Commands that measure, up to the list of their cells; in sentences, a bare `vocabench run` is a command's name.
-PLANNED = sorted({line for _, line in COMMANDS if line.startswith("vocabench run ")})
-MAY_BE_MISSING = re.compile(r"no CUDA device|not installed|no such file|needs --dataset|download|vocabench data get")
-
-
-@pytest.mark.many_cells
-@pytest.mark.usefixtures("with_outputs")
-@pytest.mark.parametrize("line", PLANNED)
-def test_commands_that_measure_list_their_cells(line, capsys):
-    arguments = shlex.split(line, comments=True)[1:]
-    shutil.copy(ROOT / "harness" / "suites" / "quick.toml", "my-suite.toml")
-    Path("text.txt").write_text("the cat sat on the mat . \n" * 2000)
-    names = {
-        "SUITE": "quick",
-        "PATH.toml": "my-suite.toml",
-        "FILE": "text.txt",
-        "N": "1",
-        "HEAD:6379": "localhost:6379",
-    }
-    names |= dict.fromkeys(TOYS, "full_softmax")
-    code = cli.main([*(names.get(argument, argument) for argument in arguments if argument), "--dry-run"])
-    printed = capsys.readouterr()
-    if code:
-        assert MAY_BE_MISSING.search(printed.err), printed.err
-    else:
-        assert re.search(r"^\d+ of \d+ cells to measure", printed.out, re.MULTILINE), printed.out
-
-
-def _check_run(parsed, monkeypatch):
-    seen = []
-    monkeypatch.setattr(registry, "check_framework", lambda name: name)  # need not be installed
-    monkeypatch.setattr(
-        "vocabench.harness.commands.run.run", lambda suite, selection, **_: seen.append((suite, selection)) or 0
-    )
-    parsed.command(parsed)
-    [(name, selection)] = seen
-    if name.isupper() or name.endswith(".toml"):  # any, or the reader's own
-        return
-    suite = Suite.load(name)
-    if not set(selection.methods or ()) & set(TOYS):
-        try:
-            suite.plan(selection)
-        except BadInput as error:  # the files of an example do not exist
-            if not re.search(r"no such file|needs --dataset", str(error)):
-                raise
-    for method in selection.methods or registry.methods():
-        options = {} if method in (*TOYS, *registry.extra_methods()) else registry.definition(method).options
-        for option in options.keys() & selection.options:
-            _check_value(option, options[option], selection.options[option])
-    for task in selection.tasks or registry.tasks():
-        settings = registry.task(task).settings
-        for setting in settings.keys() & selection.settings:
-            _check_value(setting, settings[setting], selection.settings[setting])
-
-
-def _check_value(name, setting, text):
-    if not text.isupper():
-        setting.check(name, parse(setting, text))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "vocabench tabel",
-        "vocabench run quik",
-        "vocabench run quick -m sohms",
-        "vocabench run quick -o projecton=none",
-        "vocabench run quick -o projection=some",
-        "vocabench run quick -t language_modelling --dataset pydocs",
-        "vocabench table --run results/quik.jsonl",
-    ],
-)
-def test_a_wrong_command_would_be_seen(line, monkeypatch):
-    with pytest.raises((AssertionError, BadInput)):
-        test_commands_parse(ROOT / "README.md", line, monkeypatch)
 
 
 RATIO = re.compile(r"(\d[\d.]*)x (\[\d[\d.]*, \d[\d.]*\])")

@@ -37,7 +37,7 @@ def row_of(cell, folder):
 
 @pytest.mark.many_cells
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("method", ["fused_softmax", "sohsm"])
+@pytest.mark.parametrize("method", ["fused_softmax", "sohsm", "huffman"])
 def test_a_cell_is_checked_and_timed_in_two_processes(framework, method, tmp_path):
     row = row_of(dataclasses.replace(CELL, framework=framework, method=method, vocab=601), tmp_path)
     assert (row.status, row.message, row.verdict) == ("ok", "", "agree")
