@@ -271,19 +271,17 @@ class Plan:
         for framework in frameworks:
             implemented = registry.methods(framework)
             precisions = ["float64"] if framework == ORACLE else sweep.get("precision", ["float32"])
-            for method in implemented if methods is None else methods:
-                if method not in implemented:
-                    continue
-                differing = method_options(method, options, selection.options)
-                for precision, seed in itertools.product(selection.precision or precisions, seeds):
-                    yield Cell(
-                        **shared,
-                        framework=framework,
-                        method=method,
-                        precision=precision,
-                        seed=seed,
-                        options=differing,
-                    )
+            layers = [method for method in (implemented if methods is None else methods) if method in implemented]
+            # Precision by precision: what is too slow in one of them is skipped by one process.
+            for precision, method, seed in itertools.product(selection.precision or precisions, layers, seeds):
+                yield Cell(
+                    **shared,
+                    framework=framework,
+                    method=method,
+                    precision=precision,
+                    seed=seed,
+                    options=method_options(method, options, selection.options),
+                )
 
 
 def _installed_frameworks() -> list[str]:

@@ -56,7 +56,7 @@ SETTINGS: dict[str, Setting] = {
     ),
 }
 
-_CALLS, _BUDGET = 3, 10.0  # calls after the one that compiles, and seconds after which no further call starts
+_CALLS, _BUDGET = 3, 4.0  # calls after the one that compiles, and seconds after which no further call starts
 _SMALL_VOCAB, _SMALL_DIM = 512, 16  # supported by every form
 _STEPS_BT = 20  # time steps of a batch of the whole model
 
@@ -69,7 +69,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     check_fits(spec, zipf_spec(cell, BASELINE), cell.tokens, cell.device)
     if longest := cell.settings["longest_step"]:
         progress("whether a step is short enough")
-        rates = roofline.first_ceilings(cell.framework, cell.device, cell.precision)
+        rates = roofline.first_ceilings(*_device(cell))
         check_quick(zipf_spec(cell, BASELINE), inputs.targets_N, rates, longest)
     measurements: list[Measurement] = []
     compiling = None  # seconds of compilation in the first call
@@ -99,7 +99,8 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
         plain, _ = fastest_form(cell.framework, zipf_spec(cell, BASELINE), inputs, cell.device, progress)
     rates = None
     if "layer_seconds" in wanted and least is not None:
-        rates = _ceilings(cell, progress)
+        longest = cell.settings["longest_step"]
+        rates = roofline.first_ceilings(*_device(cell)) if longest else _ceilings(cell, progress)
     times = _times(Pair(cell, spec, plain), inputs, progress)
     for measurement in times:
         if tried and measurement.quantity in _WORK:
@@ -161,7 +162,11 @@ def _times(pair: Pair, inputs: Batch, progress: Callable[[str], None]) -> list[M
 
 def _ceilings(cell: Cell, progress: Callable[[str], None]) -> roofline.Ceilings:
     progress("ceilings of this machine")
-    return roofline.ceilings(cell.framework, cell.device, cell.precision)
+    return roofline.ceilings(*_device(cell))
+
+
+def _device(cell: Cell) -> tuple[str, str, str]:
+    return cell.framework, cell.device, cell.precision
 
 
 def _layer(cell: Cell, spec: LayerSpec) -> Layer:
