@@ -134,6 +134,7 @@ def run(
     dim: int | None = None,
     tokens: int | None = None,
     device: str | None = None,
+    devices: int | None = None,
     precision: str | Sequence[str] | None = None,
     dataset: str | os.PathLike[str] | None = None,
     text_rule: str | None = None,
@@ -160,6 +161,7 @@ def run(
     Args:
         suite: Name of a suite, or path of a TOML file.
         framework, method, vocab, task: Only these.
+        devices: Measure the timing cells of the suite with the words of their layers split over so many devices.
         option: Options of methods by name, such as `{"bias": True}`.
         text_rule: Tokenization of the text: "english", "lines" or "whitespace"; by default that of the dataset.
         set: Settings of tasks by name, such as `{"epochs": 2}`.
@@ -188,6 +190,7 @@ def run(
         dim=dim,
         tokens=tokens,
         device=device,
+        devices=devices,
         precision=precision,
         dataset=dataset,
         text_rule=text_rule,

@@ -33,6 +33,7 @@ def run(
     dim: int | None,
     tokens: int | None,
     device: str | None,
+    devices: int | None,
     precision: object,
     dataset: AnyPath | None,
     text_rule: str | None,
@@ -51,7 +52,7 @@ def run(
     quiet: bool,
 ) -> pd.DataFrame:
     """Measure a suite with the arguments of `vocabench.run`, and return its figures."""
-    for name, value in (("dim", dim), ("tokens", tokens), ("seed", seed), ("seeds", seeds)):
+    for name, value in (("dim", dim), ("tokens", tokens), ("devices", devices), ("seed", seed), ("seeds", seeds)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise BadInput(f"{name}={value!r}: allowed: a whole number")
     further = {"processes": processes, "rounds": rounds, "text_rule": text_rule}
@@ -63,6 +64,7 @@ def run(
         dim=dim,
         tokens=tokens,
         device=device,
+        devices=devices,
         precision=_names("precision", precision),
         dataset=None if dataset is None else os.fspath(dataset),
         seeds=seeds_of(seed, seeds),

@@ -23,8 +23,12 @@ def count(row: Row) -> int:
 
 
 def is_complete(row: Row) -> bool:
-    """Return whether no further process is to measure the row. A row that failed or disagrees is complete."""
-    return row.status != "ok" or count(row) >= visits(row.cell)
+    """Return whether no further process is to measure the row.
+
+    A row that failed or disagrees is complete, and so is one without times, such as of peak memory alone.
+    """
+    has_times = any(measurement.processes for measurement in row.measurements)
+    return row.status != "ok" or not has_times or count(row) >= visits(row.cell)
 
 
 def visits(cell: Cell) -> int:

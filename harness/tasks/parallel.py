@@ -110,11 +110,16 @@ def _measured(rank: int, folder: str, progress: Report, cell: Cell) -> Result:
     checks = agreement.check_layer(layer, sample, k=min(K, cell.vocab), whole_vocabulary=False, beam=False)
     del layer
     gc.collect()
-    return Result([*_times(cell, part, inputs, progress), *found], agreement.summary(checks))
+    times = _times(cell, part, inputs, progress)
+    part.leave()
+    return Result([*times, *found], agreement.summary(checks))
 
 
 def _timed(rank: int, folder: str, progress: Report, cell: Cell) -> list[Measurement]:
-    return _times(cell, _joined(cell, rank, folder), zipf_batch(cell), progress)
+    part = _joined(cell, rank, folder)
+    times = _times(cell, part, zipf_batch(cell), progress)
+    part.leave()
+    return times
 
 
 def _joined(cell: Cell, rank: int, folder: str) -> Part:

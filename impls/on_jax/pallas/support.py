@@ -95,9 +95,10 @@ def call(
 
     def compute(*inputs: Any) -> Any:
         # Inside of `jax.shard_map`, outputs vary over the same axes of the mesh as the inputs.
-        inputs = aligned(inputs)
-        axes = jax.sharding.ManualAxisType(varying=varying_axes(inputs))
-        shapes = jax.tree.map(lambda shape: shape.update(manual_axis_type=axes), out)
+        inputs, shapes = aligned(inputs), out
+        if axes := varying_axes(inputs):
+            kind = jax.sharding.ManualAxisType(varying=axes)
+            shapes = jax.tree.map(lambda shape: shape.update(manual_axis_type=kind), out)
         return pl.pallas_call(kernel, shapes, input_output_aliases=written_over, **options)(*inputs)
 
     return compute

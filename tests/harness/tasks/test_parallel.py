@@ -53,6 +53,17 @@ def test_a_cell_is_checked_and_timed_in_two_processes(framework, method, tmp_pat
     assert "layer" in headline(row)
 
 
+@pytest.mark.parametrize("task", ["parallel", "timing"])
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
+def test_a_cell_without_times_is_measured_once(task, tmp_path):
+    settings = {name: setting.default for name, setting in registry.task(task).settings.items()}
+    cell = dataclasses.replace(CELL, task=task, settings=settings | {"quantities": ["peak_bytes"]})
+    row = row_of(cell, tmp_path)
+    assert (row.status, row.message) == ("ok", "")
+    assert len(results_files.rows(tmp_path / "rows.jsonl")) == 1
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 1
+
+
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 def test_ranks_that_are_gone_end_the_others_with_one_line(monkeypatch):
     with pytest.raises(
@@ -131,6 +142,7 @@ def test_devices_turn_the_timing_cells_of_a_suite_into_parallel_ones():
     assert {cell.settings["devices"] for cell in cells} == {4}
     assert {cell.settings["decode_rows"] for cell in cells} == {1, 64}
     assert {cell.settings["longest_step"] for cell in cells} == {5}
+    assert len(cells) == 4  # in two precisions
     plain = Suite.load("quick").cells(Selection(["torch"], ["fused_softmax"], [10000], devices=2))
     assert {cell.task for cell in plain} == {"parallel"}
     assert all("beam_seconds" not in cell.settings["quantities"] for cell in plain)
