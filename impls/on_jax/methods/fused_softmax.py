@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,8 +75,8 @@ def fused_sums(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Arr
 
 def fused_nll(hidden_ND: Array, weight_VD: Array, bias_V: Array, targets_N: Array, form: Form) -> Array:
     """Return the (N,) negative log-likelihoods in nats; arguments as in `fused_sums`."""
-    log_sum_N, target_N = fused_sums(hidden_ND, weight_VD, bias_V, targets_N, form)
-    return log_sum_N - target_N
+    sums: Any = fused_sums(hidden_ND, weight_VD, bias_V, targets_N, form)
+    return sums[0] - sums[1]
 
 
 def _forward(hidden_ND, weight_VD, bias_V, targets_N, form):  # type: ignore[no-untyped-def]
