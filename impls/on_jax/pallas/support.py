@@ -74,6 +74,7 @@ def call(
     stages: int,
     interpret: bool,
     written_over: Mapping[int, int] = MappingProxyType({}),
+    like: Any = (),
 ) -> Any:
     """Return `kernel` as an operation on arrays.
 
@@ -85,6 +86,7 @@ def call(
         stages: Stages of software pipelining.
         interpret: As in `How`.
         written_over: Outputs that overwrite inputs: the number of the input to the number of the output.
+        like: Arrays. Inside of `jax.shard_map`, outputs vary over the same axes of the mesh as these and the inputs.
     """
     # Imported here because not every JAX has Pallas' Triton backend. The type of the parameters selects this backend.
     from jax.experimental import pallas as pl
@@ -94,9 +96,8 @@ def call(
     options = {"grid": grid, "compiler_params": params, "interpret": interpret}
 
     def compute(*inputs: Any) -> Any:
-        # Inside of `jax.shard_map`, outputs vary over the same axes of the mesh as the inputs.
         inputs, shapes = aligned(inputs), out
-        if axes := varying_axes(inputs):
+        if axes := varying_axes((inputs, like)):
             kind = jax.sharding.ManualAxisType(varying=axes)
             shapes = jax.tree.map(lambda shape: shape.update(manual_axis_type=kind), out)
         return pl.pallas_call(kernel, shapes, input_output_aliases=written_over, **options)(*inputs)

@@ -73,7 +73,7 @@ def _zeros_like(array_MD: Array, how: How) -> Array:
         jax.ShapeDtypeStruct(array_MD.shape, array_MD.dtype),
         partial(_zeros_kernel, rows=rows, columns=columns),
     )
-    return call(kernel, out, (pl.cdiv(len(array_MD), rows),), 4, 1, how.interpret)()
+    return call(kernel, out, (pl.cdiv(len(array_MD), rows),), 4, 1, how.interpret, like=array_MD)()
 
 
 def _order_kernel(place_N, order_N):  # type: ignore[no-untyped-def]
