@@ -12,7 +12,7 @@ from vocabench.impls.spec import LayerSpec
 
 
 class Part(Protocol):
-    """What one process holds of layers whose words are split over devices. All processes make the same calls."""
+    """One process's part of layers whose words are split over devices. All processes make the same calls."""
 
     def create_layer(self, spec: LayerSpec) -> Layer:
         """Create the layer of `spec`, of which each device holds some words, behind the NumPy contract."""
@@ -23,7 +23,7 @@ class Part(Protocol):
         ...
 
     def parameters_of_device(self, layer: Layer) -> int:
-        """Return how many parameters of such a layer a device holds, the most of any device of this process."""
+        """Return the largest number of parameters of such a layer on any device of this process."""
         ...
 
     def leave(self) -> None:

@@ -80,7 +80,7 @@ class Clock(Protocol):
         ...
 
     def call(self, work: Work) -> float:
-        """Measure one call of `work`, whatever it includes."""
+        """Measure one call of `work`, including compilation and page faults."""
         ...
 
     def seconds(self, works: Sequence[Work]) -> list[float]:

@@ -271,7 +271,11 @@ class Plan:
         for framework in frameworks:
             implemented = registry.methods(framework)
             precisions = ["float64"] if framework == ORACLE else sweep.get("precision", ["float32"])
-            layers = [method for method in (implemented if methods is None else methods) if method in implemented]
+            layers = {
+                method: method_options(method, options, selection.options)
+                for method in (implemented if methods is None else methods)
+                if method in implemented
+            }
             # Precision by precision: what is too slow in one of them is skipped by one process.
             for precision, method, seed in itertools.product(selection.precision or precisions, layers, seeds):
                 yield Cell(
@@ -280,7 +284,7 @@ class Plan:
                     method=method,
                     precision=precision,
                     seed=seed,
-                    options=method_options(method, options, selection.options),
+                    options=layers[method],
                 )
 
 

@@ -1,12 +1,13 @@
 """Timing of layers whose words are split over several devices, interleaved with full softmax over the same devices.
 
-A time is that of the slowest device. Peak memory and parameters are those of the device that has most.
+A time is that of the slowest device. Peak memory and number of parameters are the largest of any device.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -137,7 +138,7 @@ def _times(cell: Cell, part: Part, inputs: Batch, progress: Report) -> list[Meas
         cell,
         _spec(cell, cell.method),
         _spec(cell, BASELINE),
-        layout=Layout(lambda below: int(part.highest(int(np.random.default_rng().integers(below))))),
+        layout=Layout(lambda below: int(part.highest(secrets.randbelow(below)))),
         make=lambda framework, spec, device: part.create_layer(spec),
         clock=lambda: Lockstep(part.highest),
         meter=partial(LoadMeter, colleagues),

@@ -34,7 +34,7 @@ class _SharedRows(torch.autograd.Function):
     def backward(ctx, dnode):  # type: ignore[override]
         first = len(dnode) - ctx.shared
         total_SD = at_least_float32(dnode[first:]).clone(memory_format=torch.contiguous_format)
-        dnode = dnode.clone()
+        # In place: only this layer's own backward pass has made the gradient, and a copy would be as large as the part.
         dnode[first:] = ctx.ranks.add_up(total_SD)
         return dnode, None, None
 
