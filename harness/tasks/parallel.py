@@ -28,9 +28,9 @@ from vocabench.harness.measure.workload import Batch
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Names, Setting
-from vocabench.harness.tasks.shared.paired import BASELINE, ON_REQUEST, K, Pair, check_rounds, timing_settings
+from vocabench.harness.tasks.shared.paired import ON_REQUEST, K, Pair, check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
-from vocabench.harness.tasks.shared.spec import parameters, zipf_batch, zipf_spec
+from vocabench.harness.tasks.shared.spec import baseline_of, parameters, zipf_batch, zipf_spec
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.harness.tasks.timing import SETTINGS as TIMING_SETTINGS
 from vocabench.impls.adapter import Part
@@ -54,7 +54,8 @@ SETTINGS: dict[str, Setting] = {
 def run(cell: Cell, progress: Report) -> Result:
     check_rounds(cell.settings)
     environments = _environments(cell)
-    spec, plain = _spec(cell, cell.method), _spec(cell, BASELINE)
+    spec = _spec(cell)
+    plain = baseline_of(cell, spec)
     check_fits(spec, plain, cell.tokens, cell.device, processes=len(environments))
     if longest := cell.settings["longest_step"]:
         rates = roofline.first_ceilings(cell.framework, cell.device, cell.precision)
@@ -89,16 +90,16 @@ def _environments(cell: Cell) -> list[dict[str, str]]:
     return parallel.environments(devices, cell.device)
 
 
-def _spec(cell: Cell, method: str) -> LayerSpec:
+def _spec(cell: Cell) -> LayerSpec:
     """Return the layer to split. Clusters stay in place: timing never re-organizes them."""
-    spec = zipf_spec(cell, method)
+    spec = zipf_spec(cell)
     return replace(spec, options={**spec.options, "interval": 0}) if "interval" in spec.options else spec
 
 
 def _measured(rank: int, folder: str, progress: Report, cell: Cell) -> Result:
     """Measure everything, in one of the processes that hold devices."""
     part, inputs = _joined(cell, rank, folder), zipf_batch(cell)
-    spec = _spec(cell, cell.method)
+    spec = _spec(cell)
     layer = part.create_layer(spec)
     held = Measurement("device_parameters", part.highest(part.parameters_of_device(layer)))
     found = [parameters(spec), held]
@@ -134,10 +135,11 @@ def _times(cell: Cell, part: Part, inputs: Batch, progress: Report) -> list[Meas
     wanted = cell.settings["quantities"]
     own = os.getpid()
     colleagues = [process for process in psutil.Process(os.getppid()).children() if process.pid != own]
+    spec = _spec(cell)
     pair = Pair(
         cell,
-        _spec(cell, cell.method),
-        _spec(cell, BASELINE),
+        spec,
+        baseline_of(cell, spec),
         layout=Layout(lambda below: int(part.highest(secrets.randbelow(below)))),
         make=lambda framework, spec, device: part.create_layer(spec),
         clock=lambda: Lockstep(part.highest),

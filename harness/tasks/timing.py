@@ -22,7 +22,7 @@ from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Names, Setting
 from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, ON_REQUEST, Pair, check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
-from vocabench.harness.tasks.shared.spec import parameters, zipf_batch, zipf_spec
+from vocabench.harness.tasks.shared.spec import baseline_of, parameters, zipf_batch, zipf_spec
 from vocabench.harness.tasks.shared.task import Task
 from vocabench.impls.contract import Layer
 from vocabench.impls.models.language_model import LanguageModelConfig
@@ -65,12 +65,13 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     check_rounds(cell.settings)
     inputs = zipf_batch(cell)
     wanted = cell.settings["quantities"]
-    spec, layer = zipf_spec(cell, cell.method), None
-    check_fits(spec, zipf_spec(cell, BASELINE), cell.tokens, cell.device)
+    spec, layer = zipf_spec(cell), None
+    plain = baseline_of(cell, spec)
+    check_fits(spec, plain, cell.tokens, cell.device)
     if longest := cell.settings["longest_step"]:
         progress("whether a step is short enough")
         rates = roofline.first_ceilings(*_device(cell))
-        check_quick(zipf_spec(cell, BASELINE), inputs.targets_N, rates, longest)
+        check_quick(plain, inputs.targets_N, rates, longest)
     measurements: list[Measurement] = []
     compiling = None  # seconds of compilation in the first call
     if "peak_bytes" in wanted:
@@ -94,9 +95,10 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     least = layer.least_work(inputs.targets_N)
     del layer
 
-    plain = spec  # a second copy if the method is full softmax itself: an A/A comparison
-    if cell.method != BASELINE:
-        plain, _ = fastest_form(cell.framework, zipf_spec(cell, BASELINE), inputs, cell.device, progress)
+    if cell.method == BASELINE:
+        plain = spec  # a second copy: an A/A comparison
+    else:
+        plain, _ = fastest_form(cell.framework, plain, inputs, cell.device, progress)
     rates = None
     if "layer_seconds" in wanted and least is not None:
         longest = cell.settings["longest_step"]
@@ -120,9 +122,9 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
 def repeat(cell: Cell, first: Sequence[Measurement], progress: Callable[[str], None]) -> list[Measurement]:
     """Measure the times of a cell in another process, in the forms that `first` was measured in."""
     forms = next(measurement.detail for measurement in first if measurement.processes)
-    spec = replace(zipf_spec(cell, cell.method), form=forms["form"])
-    plain = replace(zipf_spec(cell, BASELINE), form=forms["baseline_form"])
-    return _times(Pair(cell, spec, plain), zipf_batch(cell), progress)
+    spec = zipf_spec(cell)
+    plain = replace(baseline_of(cell, spec), form=forms["baseline_form"])
+    return _times(Pair(cell, replace(spec, form=forms["form"]), plain), zipf_batch(cell), progress)
 
 
 def _times(pair: Pair, inputs: Batch, progress: Callable[[str], None]) -> list[Measurement]:
@@ -198,7 +200,7 @@ def _peak_anew(cell: Cell, form: str) -> tuple[list[Measurement], float]:
 
 
 def _peak_of_form(cell: Cell, form: str) -> tuple[list[Measurement], float]:
-    return _peak(cell, _layer(cell, replace(zipf_spec(cell, cell.method), form=form)), zipf_batch(cell))
+    return _peak(cell, _layer(cell, replace(zipf_spec(cell), form=form)), zipf_batch(cell))
 
 
 def compilation(seconds: Sequence[float]) -> float:

@@ -15,7 +15,16 @@ from vocabench.impls.calls import Objective
 from vocabench.impls.forms import Form, on_device
 from vocabench.impls.on_jax import objectives
 from vocabench.impls.on_jax.canonical import Convertible
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, is_known, log_softmax, pick, varying_as
+from vocabench.impls.on_jax.ops.arrays import (
+    Array,
+    Tree,
+    draw,
+    is_known,
+    log_softmax,
+    pick,
+    plus_bias,
+    varying_as,
+)
 from vocabench.impls.spec import LayerSpec
 
 
@@ -140,6 +149,10 @@ class Hooks(Convertible):
             return params[name]
         like = next(iter(params.values()))
         return varying_as(like, jnp.zeros(self.spec.definition.shapes(self.spec)[name], like.dtype))
+
+    def _plus_bias(self, scores_NW: Array, params: Tree, name: str = "bias") -> Array:
+        """Return scores with a bias added, or as they are for a layer without biases."""
+        return plus_bias(scores_NW, params[name]) if name in params else scores_NW
 
     def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         """Return the (N, V) logits, words in order of their ids, at least in float32."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from vocabench.impls.on_jax.device import put
 from vocabench.impls.on_jax.hooks import Reach
 from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, product, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, plus_bias, product, wide
 from vocabench.impls.on_jax.ops.sparse_rows import distinct
 from vocabench.impls.on_numpy import sampled
 
@@ -71,11 +71,11 @@ class SampledLayer(FullSoftmax):
         cast_ND = hidden_ND.astype(kind)
         target_N = (cast_ND * rows_RD[:tokens]).sum(axis=1) + offset_R[:tokens]
         if sampled_ids.ndim == 1:
-            product_NS = product(cast_ND, rows_RD[tokens:].astype(kind))
+            sampled_NS = plus_bias(product(cast_ND, rows_RD[tokens:].astype(kind)), offset_R[tokens:])
         else:
             rows_NSD = rows_RD[tokens:].reshape(*sampled_ids.shape, self.spec.dim)
             product_NS = jnp.einsum("nd,nsd->ns", cast_ND.astype(wide(kind)), rows_NSD)
-        sampled_NS = product_NS + offset_R[tokens:].reshape(sampled_ids.shape)
+            sampled_NS = product_NS + offset_R[tokens:].reshape(sampled_ids.shape)
         if self.spec.options["remove_hits"]:
             sampled_NS = jnp.where(targets_N[:, None] == sampled_ids, -jnp.inf, sampled_NS)
         return self.contrast(target_N, sampled_NS)

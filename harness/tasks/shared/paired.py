@@ -27,7 +27,7 @@ from vocabench.harness.run.rows import Measurement, Ratio
 from vocabench.harness.run.settings import Setting
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput
-from vocabench.impls.options import Number
+from vocabench.impls.options import Choice, Number
 from vocabench.impls.spec import LayerSpec
 
 BASELINE = "full_softmax"
@@ -50,6 +50,7 @@ def timing_settings(processes: int, rounds: int, budget: float) -> dict[str, Set
     return {
         "processes": Number(processes, 1, 100, "processes in which times are measured"),
         "rounds": Number(rounds, _LEAST_ROUNDS, 1000, "interleaved rounds of each process; of a single one at least 6"),
+        "baseline_bias": Choice(True, (True, False), "whether full softmax, the baseline, has biases"),
         "budget": Number(budget, 0.0, 1e6, "seconds per quantity and process after which no further round starts"),
     }
 

@@ -7,19 +7,41 @@ from collections.abc import Mapping
 
 from numpy.typing import NDArray
 
-from vocabench.harness import layers
+from vocabench.harness import layers, registry
 from vocabench.harness.measure.fastest_form import fastest_form
 from vocabench.harness.measure.workload import Batch, batch, zipf_counts
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
+from vocabench.harness.tasks.shared.paired import BASELINE
 from vocabench.impls.spec import LayerSpec
 
 
-def zipf_spec(cell: Cell, method: str) -> LayerSpec:
-    """Return the layer of a method at the sizes of the cell, for words with Zipf's frequencies."""
-    options = cell.options if method == cell.method else {}
+def zipf_spec(cell: Cell) -> LayerSpec:
+    """Return the layer of the cell's method at its sizes, for words with Zipf's frequencies."""
     return layers.spec(
-        method, counts=zipf_counts(cell.vocab), dim=cell.dim, seed=cell.seed, dtype=cell.precision, **options
+        cell.method,
+        counts=zipf_counts(cell.vocab),
+        dim=cell.dim,
+        seed=cell.seed,
+        dtype=cell.precision,
+        **cell.options,
+    )
+
+
+def baseline_of(cell: Cell, spec: LayerSpec) -> LayerSpec:
+    """Return the full softmax that the layer of `spec` is timed next to.
+
+    It has biases unless the cell's settings say otherwise, or the layer is a softmax without biases itself: the
+    gradient of the biases alone takes a fifth of the time of full softmax in JAX on a CPU.
+    """
+    of_layer = spec.options.get("bias", True) if registry.definition(spec.method).one_softmax else True
+    return layers.spec(
+        BASELINE,
+        counts=spec.counts,
+        dim=cell.dim,
+        seed=cell.seed,
+        dtype=cell.precision,
+        bias=cell.settings["baseline_bias"] and of_layer,
     )
 
 

@@ -22,6 +22,7 @@ from vocabench.harness.run import processes
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, K, Pair
+from vocabench.harness.tasks.shared.spec import baseline_of
 from vocabench.impls.contract import Layer
 from vocabench.impls.spec import Arrays, LayerSpec
 
@@ -38,7 +39,7 @@ class TrainedLayer:
 
     def __init__(self, cell: Cell, spec: LayerSpec, params: Arrays) -> None:
         self.cell, self._spec, self._params = cell, spec, params
-        self._plain = layers.spec(BASELINE, counts=spec.counts, dim=cell.dim, seed=cell.seed, dtype=cell.precision)
+        self._plain = baseline_of(cell, spec)
 
     def training(self, inputs: Batch, progress: Callable[[str], None]) -> tuple[Measurement, dict[str, Any]]:
         """Time the forward and backward pass for `inputs` in the fastest form, which `decoding` then uses too.
@@ -103,5 +104,9 @@ def _decoding(cell: Cell, spec: LayerSpec, plain: LayerSpec, params: Arrays, hid
     pair = Pair(cell, spec, spec if is_baseline else plain, weights="trained" if is_baseline else "fitted")
     pair.create()
     pair.layer.load(params)
-    pair.baseline.load(params if is_baseline else fit_full_softmax(pair.layer.log_probs(hidden_ND), hidden_ND))
+    if is_baseline:
+        pair.baseline.load(params)
+    else:
+        scores_NV = pair.layer.log_probs(hidden_ND)
+        pair.baseline.load(fit_full_softmax(scores_NV, hidden_ND, bias=plain.options["bias"]))
     return pair.decoding(hidden_ND, DECODING)

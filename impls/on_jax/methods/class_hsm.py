@@ -68,7 +68,7 @@ class ClassHierarchicalSoftmax(OutputLayer):
         return chosen_N
 
     def _top_logits(self, params: Tree, hidden_ND: Array) -> Array:
-        return product(hidden_ND, params[f"{self._top}_weight"]) + self._bias(params, f"{self._top}_bias")
+        return self._plus_bias(product(hidden_ND, params[f"{self._top}_weight"]), params, f"{self._top}_bias")
 
     def _joint(self, params: Tree, structure: Tree, hidden_ND: Array, depth: int) -> Array:
         """Return (N, M) log P of each member of a level, the levels above included."""

@@ -41,8 +41,7 @@ class CnnSoftmax(OutputLayer):
         return jax.nn.relu(_highest(_scores(params, structure["windows"]), structure) + bias_X)
 
     def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        bias_V = self._bias(params)
-        dtype = bias_V.dtype
+        dtype = params["char_projection"].dtype
         features_VY, projection_DY = self._features(params, structure).astype(dtype), _scaled(params["char_projection"])
         if "correction_weight" in params:
             features_VY = jnp.concatenate([features_VY, params["correction_weight"]], axis=1)
@@ -50,8 +49,10 @@ class CnnSoftmax(OutputLayer):
         projection_DY = projection_DY.astype(dtype)
         # The product with the vocabulary has the smaller of both widths.
         if features_VY.shape[1] < self.spec.dim:
-            return product(product(hidden_ND, projection_DY.T), features_VY) + bias_V
-        return product(hidden_ND, product(features_VY, projection_DY).astype(dtype)) + bias_V
+            logits_NV = product(product(hidden_ND, projection_DY.T), features_VY)
+        else:
+            logits_NV = product(hidden_ND, product(features_VY, projection_DY).astype(dtype))
+        return self._plus_bias(logits_NV, params)
 
     def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         logits_NV = self._logits(params, structure, hidden_ND)

@@ -11,7 +11,7 @@ import numpy as np
 
 from vocabench.impls.on_jax.device import put
 from vocabench.impls.on_jax.layer import OutputLayer
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, pick, product
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, pick, plus_bias, product
 from vocabench.impls.on_jax.ops.topk import best_by_id
 from vocabench.impls.spec import LayerSpec
 from vocabench.impls.structures import bands
@@ -47,9 +47,11 @@ class DifferentiatedSoftmax(OutputLayer):
     def _band_logits(self, params: Tree, hidden_ND: Array) -> list[Array]:
         """Return the logits (N, words) of each band."""
         weights = self._of_bands(params, "weight")
-        biases = jnp.split(self._bias(params), np.cumsum([len(weight) for weight in weights])[:-1])
-        triples = zip(self._inputs(params, hidden_ND), weights, biases, strict=True)
-        return [product(inputs_NE, weight) + bias for inputs_NE, weight, bias in triples]
+        logits = [product(*pair) for pair in zip(self._inputs(params, hidden_ND), weights, strict=True)]
+        if "bias" not in params:
+            return logits
+        biases = jnp.split(params["bias"], np.cumsum([len(weight) for weight in weights])[:-1])
+        return [plus_bias(*pair) for pair in zip(logits, biases, strict=True)]
 
     def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         # The bands' logits are never copied into one array.

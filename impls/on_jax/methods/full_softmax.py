@@ -16,7 +16,7 @@ class FullSoftmax(OutputLayer):
     """
 
     def _logits(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        return product(hidden_ND, params["weight"]) + self._bias(params)
+        return self._plus_bias(product(hidden_ND, params["weight"]), params)
 
     def _nll(self, params: Tree, structure: Tree, hidden_ND: Array, targets_N: Array) -> Array:
         logits_NV = self._logits(params, structure, hidden_ND)

@@ -15,7 +15,7 @@ from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.methods.full_softmax import FullSoftmax
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, is_known, product, varying_as, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, column_sums, draw, is_known, product, varying_as, wide
 from vocabench.impls.on_jax.ops.topk import top_k
 from vocabench.impls.on_jax.pallas import support
 from vocabench.impls.on_jax.pallas.support import KERNELS
@@ -115,7 +115,7 @@ def _backward(form, kept, dsums):  # type: ignore[no-untyped-def]
         is_target_NB = start + jnp.arange(cut.width) == targets_N[:, None]
         dlogits_NB = jnp.exp(logits_NB - log_sum_N1) * dlog_sum_N1 + is_target_NB * dtarget_N1
         # Words of the block before get the same gradient again, but must not be added to `dhidden_ND` twice.
-        dbias_V = lax.dynamic_update_slice_in_dim(dbias_V, dlogits_NB.sum(axis=0).astype(bias_V.dtype), start, 0)
+        dbias_V = lax.dynamic_update_slice_in_dim(dbias_V, column_sums(dlogits_NB).astype(bias_V.dtype), start, 0)
         dwords_BD = jnp.matmul(dlogits_NB.astype(weight_VD.dtype).T, cast_ND, preferred_element_type=kind)
         dweight_VD = lax.dynamic_update_slice_in_dim(dweight_VD, dwords_BD.astype(weight_VD.dtype), start, 0)
         own_NB = jnp.where(cut.own(block, vocab), dlogits_NB, 0).astype(weight_VD.dtype)

@@ -38,6 +38,22 @@ def product(left: Array, right: Array) -> Array:
     return jax.lax.optimization_barrier(rows) if is_known(left) and left.shape[0] == 1 else rows
 
 
+def plus_bias(rows_NW: Array, bias_W: Array) -> Array:
+    """Return `rows_NW + bias_W`.
+
+    The bias is added as a product with a column of ones, so that its gradient is a product too: XLA takes ten times as
+    long to sum the columns of an array on a CPU. In full softmax that was a fifth of a training step.
+    """
+    ones_N1 = jnp.ones((rows_NW.shape[0], 1), rows_NW.dtype)
+    return rows_NW + jnp.matmul(ones_N1, bias_W.astype(rows_NW.dtype)[None], precision=jax.lax.Precision.HIGHEST)
+
+
+def column_sums(array_NW: Array) -> Array:
+    """Return the (W,) sums over rows, as a product: see `plus_bias`."""
+    ones_N = jnp.ones(array_NW.shape[0], array_NW.dtype)
+    return jnp.matmul(ones_N, array_NW, precision=jax.lax.Precision.HIGHEST)
+
+
 @jax.custom_vjp
 def _half_product(left: Array, right: Array) -> Array:
     return jnp.matmul(left, right.T, preferred_element_type=wide(right.dtype))

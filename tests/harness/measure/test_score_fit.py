@@ -20,6 +20,15 @@ def test_a_fit_to_few_hidden_vectors_finds_the_same_words(method):
     assert np.array_equal(full.topk(hidden_ND, 5)[1], layer.topk(hidden_ND, 5)[1])
 
 
+def test_a_full_softmax_without_biases_is_fitted_as_well():
+    plain = layers.spec("full_softmax", vocab=VOCAB, dim=DIM, dtype="float64", bias=False)
+    layer, hidden_ND = layers.from_spec("numpy", plain), np.random.default_rng(0).normal(size=(5 * DIM, DIM))
+    fitted = fit_full_softmax(layer.log_probs(hidden_ND), hidden_ND, bias=False)
+    assert fitted.keys() == {"weight"}
+    weight_VD = layer.parameters()["weight"]
+    np.testing.assert_allclose(fitted["weight"], weight_VD - weight_VD.mean(axis=0), atol=1e-9)
+
+
 def test_a_full_softmax_is_recovered_from_many_hidden_vectors():
     layer = layers.from_spec("numpy", layers.spec("full_softmax", vocab=VOCAB, dim=DIM, dtype="float64"))
     hidden_ND = np.random.default_rng(0).normal(size=(5 * DIM, DIM))

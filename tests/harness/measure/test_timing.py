@@ -15,7 +15,7 @@ from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.processes import join
 from vocabench.harness.tasks import timing
 from vocabench.harness.tasks.shared.paired import ON_REQUEST, Pair
-from vocabench.harness.tasks.shared.spec import zipf_spec
+from vocabench.harness.tasks.shared.spec import baseline_of, zipf_spec
 from vocabench.impls.contract import Layer
 from vocabench.impls.errors import BadInput
 
@@ -31,7 +31,7 @@ def busy(seconds):
 
 
 def small_cell(*quantities):
-    settings = {"quantities": quantities, "processes": 1, "rounds": 6, "budget": 0.0}
+    settings = {"quantities": quantities, "processes": 1, "rounds": 6, "budget": 0.0, "baseline_bias": True}
     settings |= {"checked_tokens": 8, "decode_rows": 4, "longest_step": 0.0}
     return Cell("s", "timing", "numpy", "huffman", 60, 8, 40, precision="float64", settings=settings)
 
@@ -216,8 +216,8 @@ def test_timed_optimizer_steps_do_not_change_what_is_decoded(monkeypatch):
     """Their number depends on the machine. The speed of full softmax depends on its weights too."""
     cell = small_cell("layer_step_seconds", "topk_seconds")
     ((baseline, layer),) = decoding_pairs(monkeypatch, cell)
-    assert_equal(baseline, zipf_spec(cell, "full_softmax").initial_parameters())
-    assert_equal(layer, zipf_spec(cell, "huffman").initial_parameters())
+    assert_equal(baseline, baseline_of(cell, zipf_spec(cell)).initial_parameters())
+    assert_equal(layer, zipf_spec(cell).initial_parameters())
 
 
 def test_a_second_copy_decodes_with_equal_weights(monkeypatch):
@@ -265,7 +265,7 @@ def test_a_repetition_measures_the_same_times():
 
 def test_the_check_before_timing_leaves_out_what_depends_on_all_words():
     """The definition of a smoothed loss of a tree of 44,000 words takes a minute."""
-    layer = layers.from_spec("numpy", zipf_spec(small_cell("layer_seconds"), "huffman"))
+    layer = layers.from_spec("numpy", zipf_spec(small_cell("layer_seconds")))
     inputs = batch(zipf_counts(60), tokens=8, dim=8, seed=0)
     quantities = [
         {comparison.quantity for comparison in agreement.check_layer(layer, inputs, k=5, whole_vocabulary=whole)}
@@ -299,7 +299,7 @@ def test_a_peak_is_measured_in_a_call_that_allocates(device, earlier_calls, monk
 
     monkeypatch.setattr(timing, "peak_bytes", peak_bytes)
     monkeypatch.setattr(timing, "_layer", lambda cell, spec: layers.from_spec("numpy", spec))
-    layer = layers.from_spec("numpy", zipf_spec(cell, "huffman"))
+    layer = layers.from_spec("numpy", zipf_spec(cell))
     monkeypatch.setattr(layer, "prepare", prepare)
     timing._peak(cell, layer, batch(zipf_counts(60), tokens=40, dim=8, seed=0))
     assert counted == earlier_calls

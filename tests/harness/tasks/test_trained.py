@@ -12,11 +12,11 @@ from vocabench.harness.tasks.shared.paired import Pair
 VOCAB, DIM, ROWS = 60, 8, 6
 
 
-def trained_layer(method, processes):
+def trained_layer(method, processes, **options):
     """Return a layer of random weights far from the initial ones, and hidden vectors."""
-    settings = {"processes": processes, "rounds": 6 if processes == 1 else 2, "budget": 0.0}
+    settings = {"processes": processes, "rounds": 6 if processes == 1 else 2, "budget": 0.0, "baseline_bias": True}
     cell = Cell("s", "trained_layer", "numpy", method, VOCAB, DIM, ROWS, precision="float64", settings=settings)
-    spec = layers.spec(method, counts=np.arange(VOCAB, 0, -1), dim=DIM, dtype="float64")
+    spec = layers.spec(method, counts=np.arange(VOCAB, 0, -1), dim=DIM, dtype="float64", **options)
     rng = np.random.default_rng(3)
     params = {name: rng.normal(size=value.shape) for name, value in spec.initial_parameters().items()}
     inputs = Batch(rng.normal(size=(ROWS, DIM)), rng.integers(0, VOCAB, ROWS))
@@ -35,14 +35,19 @@ def test_a_trained_layer_is_timed_in_several_processes():
         assert measurement.detail["spread"]["freedom"] == 1
 
 
-@pytest.mark.parametrize(("method", "weights"), [("huffman", "fitted"), ("full_softmax", "trained")])
-def test_full_softmax_decodes_with_the_scores_of_the_layer(method, weights, monkeypatch):
-    layer, params, inputs = trained_layer(method, 1)
+@pytest.mark.parametrize("options", [{}, {"bias": False}], ids=str)
+@pytest.mark.parametrize(
+    ("method", "weights"), [("huffman", "fitted"), ("fused_softmax", "fitted"), ("full_softmax", "trained")]
+)
+def test_full_softmax_decodes_with_the_scores_of_the_layer(method, weights, options, monkeypatch):
+    options = {} if method == "huffman" else options
+    layer, params, inputs = trained_layer(method, 1, **options)
     pairs = []
     monkeypatch.setattr(Pair, "decoding", lambda pair, *_: pairs.append(pair) or [])
     layer.decoding(inputs.hidden_ND)
     (pair,) = pairs
     assert pair.weights == weights
+    assert pair.plain.options == {"bias": options.get("bias", True)}
     log_probs = [side.log_probs(inputs.hidden_ND) for side in (pair.baseline, pair.layer)]
     np.testing.assert_allclose(*log_probs, atol=1e-8)
     assert all(np.array_equal(pair.layer.parameters()[name], value) for name, value in params.items())
