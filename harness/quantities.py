@@ -45,8 +45,12 @@ QUANTITIES: dict[str, Quantity] = {
     "beam_seconds": _seconds("10 likely words by a layer-wise beam search of width 10, for the same batch"),
     "beam_recall": _score("share of the exact 10 most likely words that the layer-wise beam search finds"),
     "sample_seconds": _seconds("one sampled word for each hidden vector of the same batch"),
+    "sample1_seconds": _seconds("sample_seconds for a single hidden vector, averaged over up to 8 vectors"),
     "nucleus_sample_seconds": _seconds(
         "sample_seconds from the smallest number of likeliest words whose probabilities sum to at least 0.9"
+    ),
+    "nucleus_sample1_seconds": _seconds(
+        "nucleus_sample_seconds for a single hidden vector, averaged over up to 8 vectors"
     ),
     "entropy_seconds": _seconds("the entropy of the distribution of each hidden vector of the same batch"),
     "score_seconds": _seconds("the log-probability of one given word for each hidden vector of the same batch"),
@@ -116,7 +120,9 @@ _DECODING = (
     "topk1_seconds",
     "beam_seconds",
     "sample_seconds",
+    "sample1_seconds",
     "nucleus_sample_seconds",
+    "nucleus_sample1_seconds",
     "score_seconds",
     "entropy_seconds",
 )

@@ -22,7 +22,7 @@ from vocabench.harness.tasks.shared.paired import BASELINE
 from vocabench.impls.options import Destination
 
 # Settings of how long to measure and which quantities: cells that differ only in these are the same measurement.
-EFFORT = ("processes", "rounds", "budget", "quantities", "checked_tokens", "longest_step")
+EFFORT = ("processes", "rounds", "budget", "quantities", "checked_tokens", "longest_step", "slow_precision")
 
 _FIELDS = tuple(item.name for item in dataclasses.fields(Cell))
 

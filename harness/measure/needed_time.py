@@ -31,3 +31,22 @@ def check_quick(plain: LayerSpec, targets_N: NDArray[np.int64], rates: Ceilings,
             f"{seconds:.3g} s at the {max(rates.flops_per_second) / 1e9:.3g} GFLOP/s of this machine: allowed: "
             f"{longest:g} s, set by longest_step"
         )
+
+
+def check_precision(precision: str, rates: Ceilings, float32: Ceilings) -> None:
+    """Refuse a precision in which products take longer than in float32, so that it has no use on this machine.
+
+    Args:
+        precision: The name of the precision.
+        rates: What the framework reaches on this machine, in this precision.
+        float32: The same in float32.
+
+    Raises:
+        Unsupported: Its products take longer.
+    """
+    own, other = (max(each.flops_per_second) / 1e9 for each in (rates, float32))
+    if own < other:
+        raise Unsupported(
+            f"{precision} is slower than float32 on this machine: its products run at {own:.3g} GFLOP/s instead of "
+            f"{other:.3g}: allowed: slow_precision=measure"
+        )

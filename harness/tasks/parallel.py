@@ -16,18 +16,17 @@ import numpy as np
 import psutil
 
 from vocabench.harness import registry
-from vocabench.harness.measure import agreement, roofline
+from vocabench.harness.measure import agreement
 from vocabench.harness.measure.layout import Layout
 from vocabench.harness.measure.lockstep import Lockstep, Report, in_processes
 from vocabench.harness.measure.machine_load import LoadMeter
 from vocabench.harness.measure.memory import DEFINITION, peak_bytes
-from vocabench.harness.measure.needed_memory import check_fits
-from vocabench.harness.measure.needed_time import check_quick
 from vocabench.harness.measure.timing import calls_in_flight
 from vocabench.harness.measure.workload import Batch
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Names, Setting
+from vocabench.harness.tasks.shared import feasible
 from vocabench.harness.tasks.shared.paired import ON_REQUEST, K, Pair, check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import baseline_of, parameters, zipf_batch, zipf_spec
@@ -47,7 +46,8 @@ SETTINGS: dict[str, Setting] = {
     "devices": Number(2, 2, _MOST_DEVICES, "devices over which words are split"),
     "quantities": Names(_DEFAULT, (*_DEFAULT, *ON_REQUEST), "what to measure"),
     **timing_settings(processes=3, rounds=4, budget=10.0),
-    **{name: TIMING_SETTINGS[name] for name in ("decode_rows", "checked_tokens", "longest_step")},
+    **{name: TIMING_SETTINGS[name] for name in ("decode_rows", "checked_tokens")},
+    **feasible.SETTINGS,
 }
 
 
@@ -56,10 +56,7 @@ def run(cell: Cell, progress: Report) -> Result:
     environments = _environments(cell)
     spec = _spec(cell)
     plain = baseline_of(cell, spec)
-    check_fits(spec, plain, cell.tokens, cell.device, processes=len(environments))
-    if longest := cell.settings["longest_step"]:
-        rates = roofline.first_ceilings(cell.framework, cell.device, cell.precision)
-        check_quick(plain, zipf_batch(cell).targets_N, rates, longest)
+    feasible.check_feasible(cell, spec, plain, progress, processes=len(environments))
     return in_processes(cell.framework, environments, _measured, cell, progress=progress)
 
 

@@ -12,14 +12,13 @@ from vocabench.harness import layers
 from vocabench.harness.measure import agreement, roofline
 from vocabench.harness.measure.fastest_form import fastest_form
 from vocabench.harness.measure.memory import DEFINITION, freed_given_back, peak_bytes
-from vocabench.harness.measure.needed_memory import check_fits
-from vocabench.harness.measure.needed_time import check_quick
 from vocabench.harness.measure.new_process import in_new_process
 from vocabench.harness.measure.timing import Work, call_seconds, calls_in_flight
 from vocabench.harness.measure.workload import Batch, batch, zipf_counts
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.rows import Measurement
 from vocabench.harness.run.settings import Names, Setting
+from vocabench.harness.tasks.shared import feasible
 from vocabench.harness.tasks.shared.paired import BASELINE, DECODING, ON_REQUEST, Pair, check_rounds, timing_settings
 from vocabench.harness.tasks.shared.result import Result
 from vocabench.harness.tasks.shared.spec import baseline_of, parameters, zipf_batch, zipf_spec
@@ -48,12 +47,7 @@ SETTINGS: dict[str, Setting] = {
     **timing_settings(processes=3, rounds=4, budget=10.0),
     "decode_rows": Number(128, 1, 10**6, "hidden vectors decoded as one batch"),
     "checked_tokens": Number(48, 1, 10**6, "tokens on which agreement is checked at this size before timing"),
-    "longest_step": Number(
-        0.0,
-        0.0,
-        1e9,
-        "skip the cell if a step of full softmax needs more seconds at this machine's rates; 0: no limit",
-    ),
+    **feasible.SETTINGS,
 }
 
 _CALLS, _BUDGET = 3, 4.0  # calls after the one that compiles, and seconds after which no further call starts
@@ -67,11 +61,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     wanted = cell.settings["quantities"]
     spec, layer = zipf_spec(cell), None
     plain = baseline_of(cell, spec)
-    check_fits(spec, plain, cell.tokens, cell.device)
-    if longest := cell.settings["longest_step"]:
-        progress("whether a step is short enough")
-        rates = roofline.first_ceilings(*_device(cell))
-        check_quick(plain, inputs.targets_N, rates, longest)
+    feasible.check_feasible(cell, spec, plain, progress)
     measurements: list[Measurement] = []
     compiling = None  # seconds of compilation in the first call
     if "peak_bytes" in wanted:

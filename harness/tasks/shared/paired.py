@@ -32,14 +32,17 @@ from vocabench.impls.spec import LayerSpec
 
 BASELINE = "full_softmax"
 K = 10  # number of words in decoding
-_ALONE = 32  # hidden vectors that are decoded individually
+_ALONE, _SAMPLED_ALONE = 32, 8  # hidden vectors decoded individually: a search takes longer for some than for others
 DECODING = ("topk_seconds", "beam_seconds", "sample_seconds")
-# Work on one word or none per hidden vector, by quantity: timed only if a command or a suite asks for it.
+# Work on one word or none per hidden vector, and whether the vectors are decoded individually, by quantity: timed only
+# if a command or a suite asks for it.
 _OF_ROWS = {
-    "sample_seconds": "sample",
-    "nucleus_sample_seconds": "nucleus_sample",
-    "score_seconds": "score",
-    "entropy_seconds": "entropy",
+    "sample_seconds": ("sample", False),
+    "sample1_seconds": ("sample", True),
+    "nucleus_sample_seconds": ("nucleus_sample", False),
+    "nucleus_sample1_seconds": ("nucleus_sample", True),
+    "score_seconds": ("score", False),
+    "entropy_seconds": ("entropy", False),
 }
 ON_REQUEST = tuple(quantity for quantity in _OF_ROWS if quantity not in DECODING)
 _LEAST_ROUNDS = 2  # of one of several processes, whose interval comes from the spread between them
@@ -156,10 +159,10 @@ class Pair:
         """Time finding, drawing and scoring words for `hidden_ND`, interleaved with full softmax.
 
         Measures the exact top-k of all rows and of single rows with the share of the layer that was scored, a beam of
-        width k with its recall of the exact top-k, and per row one sampled word, the score of one given word and the
-        entropy. The time of a single row is the mean over some of the rows, decoded one after the other: bounds help
-        some rows more than others, and a row that is decoded repeatedly would find its clusters in a cache, which is
-        not the case when decoding a text.
+        width k with its recall of the exact top-k, and per row one sampled word, also for single rows, the score of one
+        given word and the entropy. The time of a single row is the mean over some of the rows, decoded one after the
+        other: bounds help some rows more than others, and a row that is decoded repeatedly would find its clusters in a
+        cache, which is not the case when decoding a text.
 
         Args:
             hidden_ND: Hidden vectors. The bounds depend on them: a trained model has peaked distributions, random
@@ -184,17 +187,23 @@ class Pair:
         if "topk_seconds" in wanted:
             share_N = layer.expanded_share(hidden_ND, k)
             time("topk_seconds", "topk", [hidden_ND], "topk")
-            alone_R = np.linspace(0, len(hidden_ND) - 1, min(_ALONE, len(hidden_ND)), dtype=np.int64)
-            time("topk1_seconds", "topk", [hidden_ND[row : row + 1] for row in alone_R], "topk")
+            time("topk1_seconds", "topk", _alone(hidden_ND, _ALONE), "topk")
             found.append(Measurement("expanded_share", float(share_N.mean()), share_N.tolist()))
         if "beam_seconds" in wanted:
             time("beam_seconds", "beam", [hidden_ND], "topk")
             recall_N = _recall(layer.beam(hidden_ND, k, k)[1], layer.topk(hidden_ND, k)[1])
             found.append(Measurement("beam_recall", float(recall_N.mean()), recall_N.tolist(), detail={"width": k}))
-        for quantity, work in _OF_ROWS.items():
+        for quantity, (work, alone) in _OF_ROWS.items():
             if quantity in wanted:
-                time(quantity, work, [hidden_ND], work, targets_N if work == "score" else None)
+                batches = _alone(hidden_ND, _SAMPLED_ALONE) if alone else [hidden_ND]
+                time(quantity, work, batches, work, targets_N if work == "score" else None)
         return found
+
+
+def _alone(hidden_ND: NDArray, most: int) -> list[NDArray]:
+    """Return up to `most` of the hidden vectors, each as a batch (1, D)."""
+    row_R = np.linspace(0, len(hidden_ND) - 1, min(most, len(hidden_ND)), dtype=np.int64)
+    return [hidden_ND[row : row + 1] for row in row_R]
 
 
 def _recall(found_NK: NDArray, exact_NK: NDArray) -> NDArray:

@@ -108,5 +108,5 @@ def _decoding(cell: Cell, spec: LayerSpec, plain: LayerSpec, params: Arrays, hid
         pair.baseline.load(params)
     else:
         scores_NV = pair.layer.log_probs(hidden_ND)
-        pair.baseline.load(fit_full_softmax(scores_NV, hidden_ND, bias=plain.options["bias"]))
+        pair.baseline.load(fit_full_softmax(scores_NV, hidden_ND, bias=bool(plain.options["bias"])))
     return pair.decoding(hidden_ND, DECODING)

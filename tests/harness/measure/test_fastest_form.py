@@ -155,6 +155,8 @@ def test_the_chosen_form_is_the_one_that_is_timed(monkeypatch):
         "budget": 0.0,
         "checked_tokens": 8,
         "longest_step": 0.0,
+        "slow_precision": "measure",
+        "baseline_bias": True,
     }
     cell = Cell("s", "timing", "torch", "sohsm", vocab=60, dim=8, tokens=40, settings=settings)
     measurements = by_quantity(row_of(timing, cell))

@@ -56,7 +56,8 @@ def test_the_suite_of_language_models_has_their_shapes_in_both_precisions():
     }  # fmt: skip
     assert {cell.precision for cell in cells} == {"float32", "bfloat16"}
     decoded = [cell for cell in cells if "topk_seconds" in cell.settings["quantities"]]
-    assert {cell.settings["decode_rows"] for cell in decoded} == {1, 64}
+    assert {cell.settings["decode_rows"] for cell in decoded} == {64}
+    assert all({"sample1_seconds", "nucleus_sample1_seconds"} <= {*cell.settings["quantities"]} for cell in decoded)
     assert {cell.options.get("bias") for cell in cells if cell.method == "full_softmax"} == {False}
     gpu = Suite.load("llm").cells(Selection(frameworks=["torch"], device="cuda", tokens=8192))
     assert {cell.tokens for cell in gpu} == {8192}

@@ -1,13 +1,17 @@
-"""The time that a step of full softmax needs at least."""
+"""The time that a step of full softmax needs at least, and precisions that a machine multiplies slowly."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from vocabench.harness import layers
-from vocabench.harness.measure.needed_time import check_quick
+from vocabench.harness.measure import roofline
+from vocabench.harness.measure.needed_time import check_precision, check_quick
 from vocabench.harness.measure.roofline import Ceilings
 from vocabench.harness.run.cells import Cell
-from vocabench.harness.tasks import timing
+from vocabench.harness.tasks import parallel, timing
+from vocabench.harness.tasks.shared import feasible
 from vocabench.impls.errors import Unsupported
 
 PLAIN = layers.spec("full_softmax", vocab=1000, dim=100, bias=False)
@@ -36,3 +40,25 @@ def test_a_cell_with_a_slow_baseline_is_skipped_before_anything_is_timed():
     cell = Cell("s", "timing", "torch", "huffman", 60, 8, 40, settings=defaults | {"longest_step": 1e-9})
     with pytest.raises(Unsupported, match="set by longest_step"):
         timing.run(cell, lambda _: None)
+
+
+def test_a_precision_that_is_slower_than_float32_is_skipped():
+    fast, slow = Ceilings((2e9, 5e9), (1e9,)), Ceilings((4e9,), (1e9,))
+    check_precision("bfloat16", fast, slow)
+    with pytest.raises(
+        Unsupported,
+        match=r"^bfloat16 is slower than float32 on this machine: its products run at 4 GFLOP/s instead of 5: "
+        r"allowed: slow_precision=measure$",
+    ):
+        check_precision("bfloat16", slow, fast)
+
+
+@pytest.mark.parametrize("task", [timing, parallel])
+def test_only_cells_in_a_lower_precision_are_skipped_for_it(task, monkeypatch):
+    rates = {"float32": Ceilings((5e9,), (1e9,)), "bfloat16": Ceilings((4e9,), (1e9,))}
+    monkeypatch.setattr(roofline, "first_ceilings", lambda framework, device, dtype: rates[dtype])
+    settings = {name: setting.default for name, setting in task.SETTINGS.items()} | {"slow_precision": "skip"}
+    cell = Cell("s", task.__name__.split(".")[-1], "torch", "huffman", 60, 8, 40, settings=settings)
+    feasible.check_feasible(cell, PLAIN, PLAIN, lambda _: None)
+    with pytest.raises(Unsupported, match="slow_precision=measure"):
+        task.run(replace(cell, precision="bfloat16"), lambda _: None)

@@ -112,7 +112,7 @@ def test_a_disturbed_measurement_does_not_lower_a_ceiling():
 def test_a_timing_row_has_roofline_quantities():
     settings = {name: setting.default for name, setting in timing.SETTINGS.items()}
     settings |= {"quantities": ("layer_seconds",), "processes": 1, "rounds": 6, "budget": 0.0}
-    settings |= {"checked_tokens": 9, "longest_step": 0.0}
+    settings |= {"checked_tokens": 9, "longest_step": 0.0, "slow_precision": "measure", "baseline_bias": True}
     cell = Cell("s", "timing", "numpy", "huffman", vocab=200, dim=8, tokens=30, precision="float64", settings=settings)
     measurements = by_quantity(row_of(timing, cell))
     ceilings = [measurements[name].value for name in ("ceiling_flops_per_second", "ceiling_bytes_per_second")]

@@ -32,7 +32,7 @@ def busy(seconds):
 
 def small_cell(*quantities):
     settings = {"quantities": quantities, "processes": 1, "rounds": 6, "budget": 0.0, "baseline_bias": True}
-    settings |= {"checked_tokens": 8, "decode_rows": 4, "longest_step": 0.0}
+    settings |= {"checked_tokens": 8, "decode_rows": 4, "longest_step": 0.0, "slow_precision": "measure"}
     return Cell("s", "timing", "numpy", "huffman", 60, 8, 40, precision="float64", settings=settings)
 
 
@@ -202,7 +202,11 @@ def test_scores_entropies_and_nucleus_samples_are_timed_only_if_they_are_asked_f
     assert not set(ON_REQUEST) & set(default)
     measured = measurements_of(small_cell(*ON_REQUEST))
     assert measured.keys() == {*ON_REQUEST, "parameters"}
-    assert {measured[quantity].detail["rows"] for quantity in ON_REQUEST} == {4}
+    rows = {
+        quantity: (measured[quantity].detail["rows"], measured[quantity].detail["batches"]) for quantity in ON_REQUEST
+    }
+    single = {"sample1_seconds", "nucleus_sample1_seconds"}
+    assert rows == {quantity: (1, 4) if quantity in single else (4, 1) for quantity in ON_REQUEST}
     assert all(measured[quantity].ratio is not None for quantity in ON_REQUEST)
     assert measured["parameters"].value == 59 * 8  # the inner nodes of Huffman's tree
 

@@ -22,6 +22,8 @@ SETTINGS = {
     "budget": 0.0,
     "checked_tokens": 8,
     "longest_step": 0.0,
+    "slow_precision": "measure",
+    "baseline_bias": True,
     "decode_rows": 4,
 }
 
