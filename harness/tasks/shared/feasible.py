@@ -23,7 +23,7 @@ SETTINGS: dict[str, Setting] = {
     "slow_precision": Choice(
         "measure",
         ("measure", "skip"),
-        "what to do in a precision that this machine multiplies more slowly than float32",
+        "what to do in a precision that this machine multiplies no faster than float32",
     ),
 }
 

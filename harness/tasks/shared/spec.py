@@ -31,8 +31,8 @@ def zipf_spec(cell: Cell) -> LayerSpec:
 def baseline_of(cell: Cell, spec: LayerSpec) -> LayerSpec:
     """Return the full softmax that the layer of `spec` is timed next to.
 
-    It has biases unless the cell's settings say otherwise, or the layer is a softmax without biases itself: the
-    gradient of the biases alone takes a fifth of the time of full softmax in JAX on a CPU.
+    It has biases unless the cell's settings say otherwise, or the layer is a softmax without biases itself: biases take
+    time, and the two should compute the same function.
     """
     of_layer = spec.options.get("bias", True) if registry.definition(spec.method).one_softmax else True
     return layers.spec(
