@@ -40,7 +40,7 @@ QUANTITIES: dict[str, Quantity] = {
     "trained_layer_seconds": _seconds("forward and backward pass of a trained output layer alone, on text"),
     "step_seconds": _seconds("one training step of the whole model"),
     "topk_seconds": _seconds("the exact 10 most likely words for a batch of hidden vectors"),
-    "topk1_seconds": _seconds("topk_seconds for a single hidden vector, averaged over up to 32 vectors"),
+    "topk1_seconds": _seconds("topk_seconds for a single hidden vector, averaged over 32 of a text or 8 random ones"),
     "expanded_share": _loss("share of all clusters or tree nodes that are scored for the exact 10 most likely words"),
     "beam_seconds": _seconds("10 likely words by a layer-wise beam search of width 10, for the same batch"),
     "beam_recall": _score("share of the exact 10 most likely words that the layer-wise beam search finds"),
