@@ -76,7 +76,7 @@ class _Screen:
         self._task = self.bar.add_task("starting", total=sum(map(processes.visits, cells)))
         self._reporter, self._time_left = reporter, time_left
         self._began = self._last_line = time.monotonic()
-        self._done, self._number, self._skips = 0, len(cells), False
+        self._done, self._number = 0, len(cells)
         self._visits: Counter[str] = Counter()  # by key of the cell
 
     def progress(self, cell: Cell, text: str) -> None:
@@ -89,12 +89,7 @@ class _Screen:
     def finished(self, row: Row) -> None:
         """Show the result of a cell that needs no further process."""
         self.bar.advance(self._task)
-        elapsed = time.monotonic() - self._began
-        if row.status == "skipped":
-            self._time_left.skipped(row.cell, elapsed)
-            self._skips = True
-        else:
-            self._time_left.visited(row.cell, elapsed)
+        self._time_left.visited(row.cell, time.monotonic() - self._began)
         self._visits[row.key] += 1
         if not (processes.is_complete(row) or row.message):
             return
@@ -104,9 +99,7 @@ class _Screen:
             self._time_left.unneeded(row.cell, unneeded)
         self._done += 1
         left = self._time_left.seconds()
-        # Whether further cells are skipped shows only when they are reached.
-        about = "at most" if self._skips else "about"
-        ends = "" if left is None or self._done == self._number else f", {about} {duration(left)} left"
+        ends = "" if left is None or self._done == self._number else f", about {duration(left)} left"
         line = f"{row.status}: {row.cell.label}: {row.message}" if row.message else headline(row)
         line += f" ({self._done} of {self._number}{ends})"
         if row.status == "skipped" or (row.status == "ok" and not row.message):

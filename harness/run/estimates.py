@@ -48,8 +48,7 @@ class TimeLeft:
 
     Cells count by their earlier seconds; a cell without any counts as the mean of the others. The time elapsed for the
     part that is done tells the time for the rest. It leaves out the first visit of each framework, which also imports
-    it, compiles kernels and measures the ceilings of the machine. Cells that are skipped tell no time. A method that is
-    skipped at some size and precision is expected to be skipped there in all frameworks.
+    it, compiles kernels and measures the ceilings of the machine.
 
     Args:
         cells: The cells to measure.
@@ -60,10 +59,7 @@ class TimeLeft:
         known = [seconds[cell.key] for cell in cells if cell.key in seconds]
         mean = statistics.fmean(known) if known else 1.0
         self._weights = {cell.key: max(seconds.get(cell.key, mean), 1e-3) for cell in cells}
-        self._left = {cell.key: self._weights[cell.key] * processes.visits(cell) for cell in cells}
-        self._alike: dict[tuple[object, ...], list[str]] = {}  # keys of cells
-        for cell in cells:
-            self._alike.setdefault(_size(cell), []).append(cell.key)
+        self._left = sum(self._weights[cell.key] * processes.visits(cell) for cell in cells)
         self._in_seconds = len(known) == len(cells)
         self._started: set[str] = set()  # frameworks
         self._done = self._seconds_of_done = self._elapsed = 0.0
@@ -71,7 +67,7 @@ class TimeLeft:
     def visited(self, cell: Cell, elapsed: float) -> None:
         """Note that a cell was visited, given the seconds since the first cell began."""
         weight = self._weights[cell.key]
-        self._take(cell.key, weight)
+        self._left -= weight
         if cell.framework in self._started:
             self._done += weight
             self._seconds_of_done += elapsed - self._elapsed
@@ -80,26 +76,13 @@ class TimeLeft:
 
     def unneeded(self, cell: Cell, visits: int) -> None:
         """Note that a cell needs so many visits no more."""
-        self._take(cell.key, self._weights[cell.key] * visits)
-
-    def skipped(self, cell: Cell, elapsed: float) -> None:
-        """Note that a cell was skipped, given the seconds since the first cell began."""
-        self._elapsed = elapsed
-        self._left.update(dict.fromkeys(self._alike[_size(cell)], 0.0))
+        self._left -= self._weights[cell.key] * visits
 
     def seconds(self) -> float | None:
         """Return the seconds left; None where neither earlier rows nor the visits so far tell them."""
-        left = sum(self._left.values())
         if self._done:
-            return left * self._seconds_of_done / self._done
-        return left if self._in_seconds else None
-
-    def _take(self, key: str, weight: float) -> None:
-        self._left[key] = max(0.0, self._left[key] - weight)
-
-
-def _size(cell: Cell) -> tuple[object, ...]:
-    return cell.task, cell.method, cell.precision, cell.device, cell.dataset, cell.vocab, cell.dim, cell.tokens
+            return max(0.0, self._left) * self._seconds_of_done / self._done
+        return max(0.0, self._left) if self._in_seconds else None
 
 
 def _lines(file: Path) -> Iterable[dict[str, Any]]:

@@ -79,19 +79,6 @@ def test_visits_that_are_not_needed_are_not_taken_for_fast_ones():
     assert left.seconds() == pytest.approx(2 * 20.0)
 
 
-def test_a_skipped_cell_tells_no_time_and_is_skipped_in_other_frameworks_too():
-    others = [dataclasses.replace(CELL, framework=name) for name in ("jax", "tensorflow")]
-    large = [dataclasses.replace(cell, vocab=10**6) for cell in (CELL, *others)]
-    left = estimates.TimeLeft([CELL, *others, *large], {})
-    left.visited(CELL, 5.0)
-    left.skipped(large[0], 6.0)
-    for number in (1, 2):
-        left.visited(CELL, 6.0 + 10 * number)
-    assert left.seconds() == pytest.approx(2 * 3 * 10.0)
-    left.skipped(large[1], 27.0)
-    assert left.seconds() == pytest.approx(2 * 3 * 10.0)
-
-
 def test_a_cell_without_earlier_rows_counts_as_the_mean():
     left = estimates.TimeLeft([CELL, OTHER], {CELL.key: 10.0})
     for number in range(4):
