@@ -57,11 +57,11 @@ _STEPS_BT = 20  # time steps of a batch of the whole model
 
 def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     check_rounds(cell.settings)
-    inputs = zipf_batch(cell)
-    wanted = cell.settings["quantities"]
     spec, layer = zipf_spec(cell), None
     plain = baseline_of(cell, spec)
     feasible.check_feasible(cell, spec, plain, progress)
+    inputs = zipf_batch(cell)
+    wanted = cell.settings["quantities"]
     measurements: list[Measurement] = []
     compiling = None  # seconds of compilation in the first call
     if "peak_bytes" in wanted:

@@ -54,7 +54,9 @@ def timing_settings(processes: int, rounds: int, budget: float) -> dict[str, Set
     return {
         "processes": Number(processes, 1, 100, "processes in which times are measured"),
         "rounds": Number(rounds, _LEAST_ROUNDS, 1000, "interleaved rounds of each process; of a single one at least 6"),
-        "baseline_bias": Choice(True, (True, False), "whether full softmax, the baseline, has biases"),
+        "baseline_bias": Choice(
+            True, (True, False), "whether full softmax has biases next to a layer that is no softmax"
+        ),
         "budget": Number(budget, 0.0, 1e6, "seconds per quantity and process after which no further round starts"),
     }
 

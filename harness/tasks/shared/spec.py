@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from numpy.typing import NDArray
 
-from vocabench.harness import layers, registry
+from vocabench.harness import layers
 from vocabench.harness.measure.fastest_form import fastest_form
 from vocabench.harness.measure.workload import Batch, batch, zipf_counts
 from vocabench.harness.run.cells import Cell
@@ -31,17 +31,17 @@ def zipf_spec(cell: Cell) -> LayerSpec:
 def baseline_of(cell: Cell, spec: LayerSpec) -> LayerSpec:
     """Return the full softmax that the layer of `spec` is timed next to.
 
-    It has biases unless the cell's settings say otherwise, or the layer is a softmax without biases itself: biases take
-    time, and the two should compute the same function.
+    Next to a softmax it has biases if that has, since both should compute the same function in the time that is
+    compared. Next to another layer it has them if the setting `baseline_bias` says so.
     """
-    of_layer = spec.options.get("bias", True) if registry.definition(spec.method).one_softmax else True
+    is_softmax = spec.definition.one_softmax and "bias" in spec.options
     return layers.spec(
         BASELINE,
         counts=spec.counts,
         dim=cell.dim,
         seed=cell.seed,
         dtype=cell.precision,
-        bias=cell.settings["baseline_bias"] and of_layer,
+        bias=spec.options["bias"] if is_softmax else cell.settings["baseline_bias"],
     )
 
 

@@ -35,11 +35,15 @@ def test_full_softmax_has_biases_if_the_softmax_next_to_it_has(method):
     assert not has_bias(replace(cell, options={"bias": False}))
 
 
-@pytest.mark.parametrize("method", ["sohsm", "huffman", "full_softmax"])
-def test_full_softmax_has_no_biases_if_the_setting_says_so(method):
+@pytest.mark.parametrize("method", ["sohsm", "huffman", "class_hsm"])
+def test_next_to_another_layer_the_setting_decides(method):
     cell = replace(CELL, method=method)
     assert has_bias(cell)
     assert not has_bias(replace(cell, settings=DEFAULTS | {"baseline_bias": False}))
+
+
+def test_the_setting_leaves_a_second_copy_of_full_softmax_as_it_is():
+    assert has_bias(replace(CELL, settings=DEFAULTS | {"baseline_bias": False}))
 
 
 def test_all_layers_of_language_models_are_timed_next_to_full_softmax_without_biases():
