@@ -55,7 +55,7 @@ def timing_settings(processes: int, rounds: int, budget: float) -> dict[str, Set
         "processes": Number(processes, 1, 100, "processes in which times are measured"),
         "rounds": Number(rounds, _LEAST_ROUNDS, 1000, "interleaved rounds of each process; of a single one at least 6"),
         "baseline_bias": Choice(
-            True, (True, False), "whether full softmax has biases next to a layer that is not flat"
+            True, (True, False), "whether the baseline has biases, if the layer is not a flat softmax"
         ),
         "budget": Number(budget, 0.0, 1e6, "seconds per quantity and process after which no further round starts"),
     }
