@@ -89,6 +89,12 @@ static void require_at_least(const char *name, int64_t value, int64_t least) {
     if (value < least) throw BadArgument(name, std::to_string(value), "at least " + std::to_string(least));
 }
 
+// Refuses a number that is not above 0 and at most `most`.
+static void require_within(const char *name, float value, float most) {
+    if (!(value > 0 && value <= most))
+        throw BadArgument(name, std::to_string(value), "above 0, up to " + std::to_string(most));
+}
+
 // Refuses indices outside of 0 to count - 1.
 template <class Index>
 static void require_indices(const char *name, const Array<const Index> &indices, int64_t count) {

@@ -12,7 +12,7 @@ from vocabench.impls import cpus
 
 KERNELS = (  # linked into the library of each interface; those that take the longest to compile come first
     *("tree_search", "fused_softmax", "cluster_search", "cluster_losses", "tree_paths", "matrix_products"),
-    *("word_steps", "upper_level", "cluster_products", "weight_gradient"),
+    *("word_steps", "upper_level", "cluster_products", "weight_gradient", "nucleus"),
 )
 _HERE = Path(__file__).parent
 _OPTIMIZE = ("-O3",)

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "cluster_losses.h"
 #include "fused_softmax.h"
 #include "matrix_products.h"
+#include "nucleus.h"
 #include "tree_paths.h"
 #include "tree_search.h"
 #include "two_levels.h"
@@ -265,6 +267,18 @@ static void weight_gradient(int threads, Array<const float> dscores, Array<const
     require_shape("vectors", vectors, {tokens, dim});
     require_shape("dwords", dwords, {count, dim});
     weight_gradient(threads, dscores.data, vectors.data, tokens, count, dim, dwords.data);
+}
+
+template <class Id>
+static void nucleus_words(int threads, int64_t rows, int64_t words, Array<const float> log_probs,
+                          Array<const float> uniforms, float temperature, float top_p, Array<Id> drawn) {
+    require_threads(threads);
+    require_shape("log_probs", log_probs, {rows, words});
+    require_shape("uniforms", uniforms, {rows});
+    require_shape("drawn", drawn, {rows});
+    require_within("temperature", temperature, std::numeric_limits<float>::max());
+    require_within("top_p", top_p, 1);
+    nucleus_words(threads, rows, words, log_probs.data, uniforms.data, temperature, top_p, drawn.data);
 }
 
 // The arrays of `WordExamples`, the first and the last rate, the vectors that the steps change with the sums of their

@@ -201,6 +201,12 @@ struct WeightGradientArguments {
     int64_t tokens, count, dim;
 };
 
+struct NucleusArguments {
+    Floats log_probs, uniforms;
+    LongsOut drawn;
+    int64_t rows, words;
+};
+
 struct WordStepArguments {
     Shorts inputs, list, row, sign;
     Floats rates;
@@ -319,6 +325,13 @@ int path_gradients_of_ctypes(int threads, const PathGradientsArguments &given, i
 int weight_gradient_of_ctypes(int threads, const WeightGradientArguments &given, int bytes) {
     return attempt(given, bytes, [&] {
         weight_gradient(threads, given.dscores, given.vectors, given.tokens, given.count, given.dim, given.dwords);
+    });
+}
+
+int nucleus_words_of_ctypes(int threads, const NucleusArguments &given, int bytes, float temperature, float top_p) {
+    return attempt(given, bytes, [&] {
+        nucleus_words<int64_t>(threads, given.rows, given.words, given.log_probs, given.uniforms, temperature, top_p,
+                               given.drawn);
     });
 }
 

@@ -137,6 +137,11 @@ void word_gradient(int32_t threads, Floats dscores, Floats vectors, FloatsOut dw
     weight_gradient(threads, in(dscores), in(vectors), in(vectors).sizes[0], count, dim, out(dwords));
 }
 
+void nucleus(int32_t threads, float temperature, float top_p, Floats log_probs, Floats uniforms, IntegersOut drawn) {
+    const auto [rows, words, none] = in(log_probs).sizes;
+    nucleus_words(threads, rows, words, in(log_probs), in(uniforms), temperature, top_p, out(drawn));
+}
+
 // Copies an array, unless XLA has given both the same memory.
 void copy(const Floats &from, FloatsOut &to) {
     if (from.typed_data() != to->typed_data()) std::copy_n(from.typed_data(), from.element_count(), to->typed_data());
@@ -257,6 +262,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(matrix_product_of_xla, handled(product),
                                   .Ret<Floats>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient_of_xla, handled(word_gradient),
                               bound().Arg<Floats>().Arg<Floats>().Ret<Floats>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    nucleus_words_of_xla, handled(nucleus),
+    bound().Attr<float>("temperature").Attr<float>("top_p").Arg<Floats>().Arg<Floats>().Ret<Integers>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(word_steps_of_xla, handled(steps_of_words),
                               bound()
                                   .Arg<Floats>()

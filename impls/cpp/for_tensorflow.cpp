@@ -126,6 +126,7 @@ class Execution {
 struct Attributes {
     int32_t threads = 1, k = 0, most = 0, width = 0, left_by_columns = 0, right_by_columns = 0, by_unit = 0;
     Projection projection{};
+    float temperature = 1, top_p = 1;
 };
 
 void *read_attributes(TF_OpKernelConstruction *construction) {
@@ -146,7 +147,11 @@ void *read_attributes(TF_OpKernelConstruction *construction) {
                                           {"by_unit", &attributes->by_unit}})
             read(TF_OpKernelConstruction_GetAttrInt32, name, place);
         auto &[kept, share, least] = attributes->projection;
-        for (const auto &[name, place] : {std::pair{"kept", &kept}, {"share", &share}, {"least", &least}})
+        for (const auto &[name, place] : {std::pair{"kept", &kept},
+                                          {"share", &share},
+                                          {"least", &least},
+                                          {"temperature", &attributes->temperature},
+                                          {"top_p", &attributes->top_p}})
             read(TF_OpKernelConstruction_GetAttrFloat, name, place);
     });
     return attributes.release();
@@ -263,6 +268,13 @@ void product(const Attributes &attributes, Execution &execution) {
     matrix_product(attributes.threads, left, right, execution.output<float>(0, {left.count, right.count}));
 }
 
+void nucleus(const Attributes &attributes, Execution &execution) {
+    const Array<const float> log_probs = execution.floats(0);
+    const auto [rows, words, none] = log_probs.sizes;
+    nucleus_words(attributes.threads, rows, words, log_probs, execution.floats(1), attributes.temperature,
+                  attributes.top_p, execution.output<int32_t>(0, {rows}));
+}
+
 // Copies an input into an output of its shape, which the caller changes.
 Array<float> copied(Execution &execution, int input, int output) {
     const Array<const float> from = execution.floats(input);
@@ -343,6 +355,8 @@ const bool added = [] {
         {"total: float", "dvectors: float", "dwords: bfloat16", "dbias: float"}, run<fused<Bfloat16>>);
     add("VocabenchMatrixProduct", {"threads: int", "left_by_columns: int", "right_by_columns: int"},
         {"left: float", "right: float"}, {"product: float"}, run<product>);
+    add("VocabenchNucleusWords", {"threads: int", "temperature: float", "top_p: float"},
+        {"log_probs: float", "uniforms: float"}, {"drawn: int32"}, run<nucleus>);
     add("VocabenchWordSteps", {"threads: int"},
         {"input_vectors: float", "output_vectors: float", "input_squares: float", "output_squares: float",
          "inputs: int32", "list: int32", "row: int32", "sign: int32", "rates: float"},

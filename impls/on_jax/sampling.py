@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from vocabench.impls.calls import Sampling
+from vocabench.impls.on_jax.ops import cpp_kernels
 from vocabench.impls.on_jax.ops.arrays import Array, draw, pick
 
 _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
@@ -27,6 +28,8 @@ def drawn_part(log_sum_NP: Array, uniforms_N: Array) -> tuple[Array, Array]:
 
 def of_all(log_probs_NV: Array, uniforms_N: Array, options: Sampling) -> Array:
     """Return (N,) words drawn by temperature and `top_p`."""
+    if options.top_p is not None and cpp_kernels.draws_from(log_probs_NV):
+        return cpp_kernels.nucleus(log_probs_NV, uniforms_N, max(options.temperature, _COLDEST), options.top_p)
     scaled_NV = _scaled(log_probs_NV, options.temperature)
     if options.top_p is None:
         return draw(jax.nn.softmax(scaled_NV, axis=1), uniforms_N)

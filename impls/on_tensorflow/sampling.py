@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from vocabench.impls.calls import Sampling
+from vocabench.impls.on_tensorflow.ops import cpp_kernels
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, draw
 
 _COLDEST = 1e-30  # a temperature at which only the likeliest words remain
@@ -12,6 +13,8 @@ _COLDEST = 1e-30  # a temperature at which only the likeliest words remain
 
 def of_all(log_probs_NV: Tensor, uniforms_N: Tensor, options: Sampling) -> Tensor:
     """Return (N,) words drawn by temperature and `top_p`."""
+    if options.top_p is not None and cpp_kernels.draws_from(log_probs_NV):
+        return cpp_kernels.nucleus(log_probs_NV, uniforms_N, max(options.temperature, _COLDEST), options.top_p)
     scaled_NV = _scaled(log_probs_NV, options.temperature)
     if options.top_p is None:
         return draw(tf.nn.softmax(scaled_NV), uniforms_N)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from vocabench.impls.calls import Sampling
+from vocabench.impls.on_torch.ops import cpp_kernels
 from vocabench.impls.on_torch.tensors import draw
 
 _BELOW_ONE = 1 - 2.0**-24  # the largest float32 below 1
@@ -30,6 +31,8 @@ def of_all(log_probs_NV: Tensor, uniforms_N: Tensor, sampling: Sampling) -> Tens
     """Return (N,) words drawn from all words, by a temperature and perhaps `top_p`."""
     if sampling.top_p is None:
         return draw(_tempered(log_probs_NV, sampling.temperature), uniforms_N)
+    if cpp_kernels.draws_from(log_probs_NV):
+        return cpp_kernels.nucleus(log_probs_NV, uniforms_N, max(sampling.temperature, COLDEST), sampling.top_p)
     # A stable sort keeps the lower of equally likely ids first.
     values_NV, ids_NV = log_probs_NV.sort(dim=1, descending=True, stable=True)
     return of_best(values_NV, ids_NV, uniforms_N, sampling)

@@ -1,6 +1,7 @@
 """Our C++ kernels (`impls/cpp`) as XLA operations.
 
-They compute both levels of two-level layers, binary trees, fused softmax and matrix products.
+They compute both levels of two-level layers, binary trees, fused softmax and matrix products, and draw from the
+likeliest words.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _FUSED = {"float32": "fused_softmax_of_xla", "bfloat16": "fused_bfloat16_of_xla"
 _PATH_LOSSES, _BY_NODES = "path_losses_of_xla", "path_gradients_of_xla"
 _LEAVES, _BEAM = "likeliest_leaves_of_xla", "leaves_of_beam_of_xla"
 _PRODUCT, _BY_WEIGHT = "matrix_product_of_xla", "weight_gradient_of_xla"
-_WORD_STEPS = "word_steps_of_xla"
+_WORD_STEPS, _NUCLEUS = "word_steps_of_xla", "nucleus_words_of_xla"
 _TARGETS = (
     *(_SCORES, _CLUSTER_LOSSES, _BY_WORDS, _LIKELIEST, _OF_HIDDEN, *_FUSED.values()),
-    *(_PATH_LOSSES, _BY_NODES, _LEAVES, _BEAM, _PRODUCT, _BY_WEIGHT, _WORD_STEPS),
+    *(_PATH_LOSSES, _BY_NODES, _LEAVES, _BEAM, _PRODUCT, _BY_WEIGHT, _WORD_STEPS, _NUCLEUS),
 )
 _EXAMPLES = 4096  # a multiple of the examples of word_steps
-_DECODING = (_LIKELIEST, _OF_HIDDEN, _LEAVES, _BEAM, _SCORES)
+_DECODING = (_LIKELIEST, _OF_HIDDEN, _LEAVES, _BEAM, _SCORES, _NUCLEUS)
 
 
 def interface() -> Interface:
@@ -243,6 +244,18 @@ def leaves_of_beam(
 ) -> tuple[Array, Array, Array]:
     """Return the same as `likeliest_leaves`, but only for leaves below the `width` likeliest prefixes of each level."""
     return _call(_BEAM, _best_shapes(hidden_ND.shape[0], k))(node_weight, children, hidden_ND, width=np.int32(width))
+
+
+def draws_from(log_probs_NV: Array) -> bool:
+    """Return whether the kernels can draw from these log-probabilities. A symbolic number of rows is for an export."""
+    return is_known(log_probs_NV) and known(log_probs_NV.dtype.name)
+
+
+def nucleus(log_probs_NV: Array, uniforms_N: Array, temperature: float, top_p: float) -> Array:
+    """Return (N,) words drawn as described in `impls/cpp/nucleus.h`, without derivatives."""
+    log_probs_NV, uniforms_N = jax.lax.stop_gradient((log_probs_NV, uniforms_N.astype(jnp.float32)))
+    options = {"temperature": np.float32(temperature), "top_p": np.float32(top_p)}
+    return _call(_NUCLEUS, jax.ShapeDtypeStruct(uniforms_N.shape, jnp.int32))(log_probs_NV, uniforms_N, **options)
 
 
 def _best_shapes(rows: int, k: int) -> tuple[jax.ShapeDtypeStruct, ...]:

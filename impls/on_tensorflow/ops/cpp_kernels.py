@@ -1,4 +1,4 @@
-"""The C++ kernels (`impls/cpp`) as TensorFlow operations: two-level layers, binary trees and fused softmax."""
+"""The C++ kernels (`impls/cpp`) as TensorFlow operations: two-level layers, binary trees, fused softmax, sampling."""
 
 from __future__ import annotations
 
@@ -267,6 +267,18 @@ def word_steps(
     return new_input_ID, new_output_RD, loss
 
 
+def draws_from(log_probs_NV: Tensor) -> bool:
+    """Return whether the kernels can draw from these log-probabilities, where the operation need not be portable."""
+    return not must_be_portable() and known(log_probs_NV.dtype.name)
+
+
+def nucleus(log_probs_NV: Tensor, uniforms_N: Tensor, temperature: float, top_p: float) -> Tensor:
+    """Return (N,) words drawn as described in `impls/cpp/nucleus.h`, without derivatives."""
+    given = map(tf.stop_gradient, (log_probs_NV, tf.cast(uniforms_N, tf.float32)))
+    drawn_N = _operations().vocabench_nucleus_words(*given, threads=threads(), temperature=temperature, top_p=top_p)
+    return tf.ensure_shape(drawn_N, log_probs_NV.shape[:1])
+
+
 def _or_empty(array: Tensor | None) -> Tensor:
     return _empty() if array is None else array
 
@@ -288,6 +300,7 @@ _WITHOUT_DERIVATIVES = (
     "VocabenchLikeliestOfHidden",
     "VocabenchLikeliestLeaves",
     "VocabenchLeavesOfBeam",
+    "VocabenchNucleusWords",
     "VocabenchWordSteps",
 )
 

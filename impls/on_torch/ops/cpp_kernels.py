@@ -1,6 +1,7 @@
 """Our C++ kernels (`impls/cpp`), run by the threads of PyTorch's OpenMP.
 
-They compute both levels of two-level layers, binary trees, fused softmax and matrix products.
+They compute both levels of two-level layers, binary trees, fused softmax and matrix products, and draw from the
+likeliest words.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from vocabench.impls.cpp import CPP, Interface, Paths
 from vocabench.impls.errors import BadInput, Unsupported
 from vocabench.impls.models.decisions import Decisions, Squares
 from vocabench.impls.on_numpy.methods.sohsm import Projected
+from vocabench.impls.on_torch.inputs import is_readable
 from vocabench.impls.on_torch.tracing import is_tracing
 
 _NO_MEMORY, _BAD_ARGUMENT = -1, -3  # as in `impls/cpp/for_ctypes.cpp`
@@ -191,6 +193,21 @@ def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> Tensor:
     inputs, sizes = (dscores_NV.contiguous(), hidden_ND.contiguous()), (dscores_NV.size(0), *dweight_VD.shape)
     _run("weight_gradient_of_ctypes", dweight_VD, *inputs, dweight_VD, *sizes, results=(dweight_VD,))
     return dweight_VD
+
+
+def draws_from(log_probs_NV: Tensor) -> bool:
+    """Return whether the kernels can draw from these log-probabilities. A trace keeps PyTorch's own operations."""
+    return is_readable(log_probs_NV) and runs_on(log_probs_NV) and known(log_probs_NV.dtype)
+
+
+def nucleus(log_probs_NV: Tensor, uniforms_N: Tensor, temperature: float, top_p: float) -> Tensor:
+    """Return (N,) words drawn as described in `impls/cpp/nucleus.h`."""
+    drawn_N = torch.empty(log_probs_NV.size(0), dtype=torch.int64)
+    uniforms_N = uniforms_N.to(torch.float32).contiguous()
+    given = log_probs_NV.detach(), uniforms_N, drawn_N, *log_probs_NV.shape
+    factors = ctypes.c_float(temperature), ctypes.c_float(top_p)
+    _run("nucleus_words_of_ctypes", log_probs_NV, *given, results=(drawn_N,), factors=factors)
+    return drawn_N
 
 
 def path_losses(hidden_ND: Tensor, node_weight: Tensor, paths: Paths) -> tuple[Tensor, Tensor, Tensor]:

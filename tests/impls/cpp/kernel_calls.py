@@ -76,7 +76,7 @@ def arguments(sizes: Sizes) -> Arguments:
         "targets": rng.integers(0, words, tokens),
     }
     floats = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    scalars = {"k": k, "width": k, "most": 5, "slots": slots}
+    scalars = {"k": k, "width": k, "most": 5, "slots": slots, "temperature": 0.5, "top_p": 0.9}
     return floats | {name: values.astype(np.int32) for name, values in integers.items()} | scalars
 
 
@@ -119,6 +119,7 @@ def _common(kernels: Any) -> dict[str, Callable[[Arguments], Any]]:
         "leaves": lambda a: kernels.likeliest_leaves(a["hidden"], a["nodes"], a["children"], a["k"]),
         "beam": lambda a: kernels.leaves_of_beam(a["hidden"], a["nodes"], a["children"], a["k"], a["width"]),
         "fused": lambda a: kernels.fused_softmax(*(a[name] for name in fused)),
+        "nucleus": lambda a: kernels.nucleus(a["dscores_NV"], a["share"], a["temperature"], a["top_p"]),
     }
 
 
@@ -219,7 +220,7 @@ def longer(array: NDArray, axis: int = 0) -> NDArray:
     return np.concatenate([array, np.take(array, [0], axis=axis)], axis=axis)
 
 
-def with_first(array: NDArray, value: int) -> NDArray:
+def with_first(array: NDArray, value: float) -> NDArray:
     changed = array.copy()
     changed.flat[0] = value
     return changed
@@ -239,7 +240,7 @@ _WRONG_AXES = (
     *(("path_gradients", "hidden", 1), ("path_gradients", "dscores", 1)),
     *(("leaves", "hidden", 1), ("leaves", "children", 0), ("beam", "hidden", 1), ("beam", "children", 1)),
     *(("fused", "hidden", 0), ("fused", "hidden", 1), ("fused", "bias_V", 0), ("fused", "share", 0)),
-    *(("fused", "targets", 0),),
+    *(("fused", "targets", 0), ("nucleus", "share", 0)),
     *(("product", "weight_VD", 1), ("weight gradient", "hidden", 0)),
 )
 _NOT_IN_TORCH = ("scores", "word", 1)  # PyTorch's interface takes the sizes of the clusters instead
@@ -250,6 +251,7 @@ _WRONG_VALUES = (
     *(("leaves", "children", _OUTSIDE), ("leaves", "children", -1), ("beam", "children", 10)),
     *(("leaves", "k", 0), ("leaves", "k", 7), ("beam", "width", 2), ("beam", "width", 0)),
     *(("fused", "most", 0), ("fused", "most", -3)),
+    *(("nucleus", "temperature", 0.0), ("nucleus", "top_p", 0.0), ("nucleus", "top_p", 1.5)),
 )
 
 
@@ -346,7 +348,7 @@ def _with_nan(given: Arguments) -> Arguments:
     changed = dict(given)
     for name, value in given.items():
         if isinstance(value, np.ndarray) and value.dtype == np.float32 and value.size:
-            changed[name] = with_first(value, np.nan)  # type: ignore[arg-type]
+            changed[name] = with_first(value, np.nan)
     return changed
 
 
