@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ Work = Callable[[], object]  # does one piece of work and returns once the devic
 
 _FRESH = 1024  # pages (4 MiB) above which a call counts as having allocated fresh memory
 _TRIES = 4  # attempts at a call without fresh memory; once all fail, no further call is repeated
+_HELPS = 0.5  # share of the fresh memory of an attempt that the next one may need for a further one to be worthwhile
 
 ROUNDS_OF_ONE_PROCESS = 6  # the fewest rounds whose ranks give a 95 % interval
 
@@ -93,7 +95,8 @@ class Steady:
 
     A process that keeps freed memory still needs fresh pages now and then, when a small array has taken part of a
     large one's former place. The system zeroes these pages, which can make a call ten times as slow. That is not
-    typical of a training step, so the call is repeated once enough zeroed pages are available.
+    typical of a training step, so the call is repeated once enough zeroed pages are available. Some frameworks allocate
+    large arrays anew in each call, which is typical of them: their calls are not repeated for long.
     """
 
     def __init__(self) -> None:
@@ -108,6 +111,7 @@ class Steady:
     def seconds(self, works: Sequence[Work]) -> list[float]:
         """Measure one call of each piece of work, in order. All are repeated together if one needed fresh memory."""
         seconds: list[float] = []
+        most = math.inf  # fresh pages of an attempt that still helps
         for _ in range(self._tries):
             before = fresh_pages()
             seconds = [call_seconds(work) for work in works]
@@ -115,6 +119,9 @@ class Steady:
             if fresh < _FRESH:
                 return seconds
             clear_pages(fresh)
+            if fresh > most:
+                break
+            most = _HELPS * fresh
         self._tries = 1
         return seconds
 
