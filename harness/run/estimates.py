@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from vocabench.harness.run import processes, provenance, results_files
@@ -27,7 +28,7 @@ def earlier_seconds(cells: Iterable[Cell], files: Iterable[Path]) -> dict[str, f
             key = line.get("key")
             if isinstance(key, str) and key in keys and (found := _seconds(line, machine)) is not None:
                 seconds.setdefault(key, []).append(found)
-    return {key: statistics.fmean(values) for key, values in seconds.items()}
+    return {key: fmean(values) for key, values in seconds.items()}
 
 
 def known_files(out: Path) -> list[Path]:
@@ -46,9 +47,10 @@ def total(cells: Sequence[Cell], seconds: Mapping[str, float]) -> float | None:
 class TimeLeft:
     """Estimate of the time that the rest of a run takes.
 
-    Cells count by their earlier seconds; a cell without any counts as the mean of the others. The time elapsed for the
-    part that is done tells the time for the rest. It leaves out the first visit of each framework, which also imports
-    it, compiles kernels and measures the ceilings of the machine.
+    A visit to a cell is expected to take as long as in earlier rows, times the pace of this run in comparison with
+    them. Without such rows, it is expected to take as long as earlier visits to the same cell, or else to cells of the
+    same size and precision, which are often skipped together, or else to any cell. The first visit of each framework
+    does not count: it also imports it, compiles kernels and measures the ceilings of the machine.
 
     Args:
         cells: The cells to measure.
@@ -56,33 +58,50 @@ class TimeLeft:
     """
 
     def __init__(self, cells: Sequence[Cell], seconds: Mapping[str, float]) -> None:
-        known = [seconds[cell.key] for cell in cells if cell.key in seconds]
-        mean = statistics.fmean(known) if known else 1.0
-        self._weights = {cell.key: max(seconds.get(cell.key, mean), 1e-3) for cell in cells}
-        self._left = sum(self._weights[cell.key] * processes.visits(cell) for cell in cells)
-        self._in_seconds = len(known) == len(cells)
+        self._cells = {cell.key: cell for cell in cells}
+        self._left = {cell.key: processes.visits(cell) for cell in cells}
+        self._earlier = {key: max(seconds[key], 1e-3) for key in self._cells if key in seconds}
         self._started: set[str] = set()  # frameworks
-        self._done = self._seconds_of_done = self._elapsed = 0.0
+        self._elapsed = 0.0
+        self._visits: defaultdict[object, list[float]] = defaultdict(list)  # seconds, by what cells have in common
+        self._paces: list[tuple[float, float]] = []  # seconds of visits, and the earlier seconds of their cells
 
     def visited(self, cell: Cell, elapsed: float) -> None:
         """Note that a cell was visited, given the seconds since the first cell began."""
-        weight = self._weights[cell.key]
-        self._left -= weight
+        seconds, self._elapsed = elapsed - self._elapsed, elapsed
+        self._left[cell.key] -= 1
         if cell.framework in self._started:
-            self._done += weight
-            self._seconds_of_done += elapsed - self._elapsed
+            for common in _in_common(cell):
+                self._visits[common].append(seconds)
+            if cell.key in self._earlier:
+                self._paces.append((seconds, self._earlier[cell.key]))
         self._started.add(cell.framework)
-        self._elapsed = elapsed
 
     def unneeded(self, cell: Cell, visits: int) -> None:
         """Note that a cell needs so many visits no more."""
-        self._left -= self._weights[cell.key] * visits
+        self._left[cell.key] -= visits
 
     def seconds(self) -> float | None:
         """Return the seconds left; None where neither earlier rows nor the visits so far tell them."""
-        if self._done:
-            return max(0.0, self._left) * self._seconds_of_done / self._done
-        return max(0.0, self._left) if self._in_seconds else None
+        seconds = 0.0
+        for key, visits in self._left.items():
+            if visits > 0:
+                expected = self._expected(self._cells[key])
+                if expected is None:
+                    return None
+                seconds += visits * expected
+        return seconds
+
+    def _expected(self, cell: Cell) -> float | None:
+        if cell.key in self._earlier:
+            now, before = (sum(column) for column in zip(*self._paces, strict=True)) if self._paces else (1, 1)
+            return self._earlier[cell.key] * now / before
+        return next((fmean(self._visits[common]) for common in _in_common(cell) if self._visits[common]), None)
+
+
+def _in_common(cell: Cell) -> tuple[object, ...]:
+    """Return what a cell has in common with others, from the most to the fewest things."""
+    return cell.key, (cell.task, cell.vocab, cell.dim, cell.tokens, cell.device, cell.precision), None
 
 
 def _lines(file: Path) -> Iterable[dict[str, Any]]:

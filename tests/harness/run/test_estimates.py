@@ -84,3 +84,15 @@ def test_a_cell_without_earlier_rows_counts_as_the_mean():
     for number in range(4):
         left.visited(CELL if number < 3 else OTHER, 10.0 * number)
     assert left.seconds() == pytest.approx(20.0)
+
+
+def test_cells_are_expected_to_be_skipped_like_others_of_their_size():
+    large = dataclasses.replace(CELL, vocab=10**6)
+    also_large = dataclasses.replace(OTHER, vocab=10**6)
+    left = estimates.TimeLeft([CELL, OTHER, large, also_large], {})
+    for number in range(3):
+        left.visited(CELL, 60.0 * number)  # the first one tells nothing
+    assert left.seconds() == 9 * 60.0
+    left.visited(large, 121.0)
+    left.unneeded(large, 2)
+    assert left.seconds() == 3 * 60.0 + 3 * 1.0
