@@ -24,6 +24,7 @@ Work = Callable[[], object]  # does one piece of work and returns once the devic
 _FRESH = 1024  # pages (4 MiB) above which a call counts as having allocated fresh memory
 _TRIES = 4  # attempts at a call without fresh memory; once all fail, no further call is repeated
 _HELPS = 0.5  # share of the fresh memory of an attempt that the next one may need for a further one to be worthwhile
+_PATIENCE = 2.0  # seconds of attempts at a call after which none is repeated any more
 
 ROUNDS_OF_ONE_PROCESS = 6  # the fewest rounds whose ranks give a 95 % interval
 
@@ -112,6 +113,7 @@ class Steady:
         """Measure one call of each piece of work, in order. All are repeated together if one needed fresh memory."""
         seconds: list[float] = []
         most = math.inf  # fresh pages of an attempt that still helps
+        began = time.perf_counter()
         for _ in range(self._tries):
             before = fresh_pages()
             seconds = [call_seconds(work) for work in works]
@@ -119,7 +121,7 @@ class Steady:
             if fresh < _FRESH:
                 return seconds
             clear_pages(fresh)
-            if fresh > most:
+            if fresh > most or time.perf_counter() - began > _PATIENCE:
                 break
             most = _HELPS * fresh
         self._tries = 1

@@ -1,6 +1,6 @@
-// See `nucleus.h`. The words are not sorted: their probabilities are summed by buckets of similar words, in one pass, and
-// a place in the order is then found among the words of a single bucket. Reading and exponentiating the row takes most
-// of the time.
+// See `nucleus.h`. The words are not sorted: their probabilities are summed by buckets of similar words, in one pass,
+// and a place in the order is then found among the words of a single bucket. Reading and exponentiating the row takes
+// most of the time.
 
 #include "nucleus.h"
 
@@ -76,8 +76,7 @@ class Order {
         bucket_.resize(std::max(bucket_.size(), whole));
         const float factor = 1 / temperature;
         int64_t word = 0;
-        for (; word + LANES <= words_; word += LANES)
-            weigh((load(log_probs + word) - highest) * factor, word);
+        for (; word + LANES <= words_; word += LANES) weigh((load(log_probs + word) - highest) * factor, word);
         if (word < words_) {
             float rest[LANES];
             std::fill(std::copy(log_probs + word, log_probs + words_, rest), rest + LANES, highest);

@@ -9,9 +9,9 @@ namespace vocabench {
 // Draws a word for each row of log-probabilities (rows, words), into drawn (rows,), from the fewest likeliest words
 // whose probabilities sum to at least `top_p`.
 //
-// The words are in the order of their log-probabilities, highest first, equal ones by id. A uniform number (rows,) draws
-// the first word at which the sum of the probabilities exceeds this share of their sum over the kept words. For a row
-// that contains NaN, or no finite number, the word is 0.
+// The words are in the order of their log-probabilities, highest first, equal ones by id. A uniform number (rows,)
+// draws the first word at which the sum of the probabilities exceeds this share of their sum over the kept words. For a
+// row that contains NaN, or no finite number, the word is 0.
 //
 // temperature: above 0; probabilities are proportional to e^(log-probability / temperature).
 // top_p: above 0, at most 1.

@@ -24,6 +24,10 @@ Tensors = dict[str, Tensor]
 # support Python's control flow over tensors. It is not used here, and takes most of the time of a trace.
 traced = partial(tf.function, autograph=False)
 
+# Cumulative sums take TensorFlow several times as long as sums. Draws from many columns draw a block first.
+_MANY_COLUMNS, _BLOCK = 4096, 256
+_NEARLY_ONE = 1 - 2.0**-23  # in float32, a number times this is smaller
+
 _SPARE = 8  # candidates beyond the k best, among which ties are settled
 
 
@@ -151,6 +155,22 @@ def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
 
     Column 0 if there is none, as for probabilities that are NaN.
     """
+    columns = probabilities_NV.shape[1]
+    if columns is None or columns < _MANY_COLUMNS:
+        return _first_beyond(probabilities_NV, uniforms_N)
+    padded_NX = tf.pad(probabilities_NV, [[0, 0], [0, -columns % _BLOCK]])
+    blocks_NBC = tf.reshape(padded_NX, [-1, padded_NX.shape[1] // _BLOCK, _BLOCK])
+    sum_NB = tf.reduce_sum(blocks_NBC, axis=2)
+    block_N = _first_beyond(sum_NB, uniforms_N)
+    before_N = tf.gather(tf.cumsum(sum_NB, axis=1, exclusive=True), block_N, batch_dims=1)
+    left_N = uniforms_N * tf.reduce_sum(sum_NB, axis=1) - before_N
+    inside_NC = tf.gather(blocks_NBC, block_N, batch_dims=1)
+    share_N = left_N / tf.gather(sum_NB, block_N, batch_dims=1)
+    share_N = tf.clip_by_value(share_N, 0.0, _NEARLY_ONE)  # rounding must not lead beyond the block
+    return block_N * _BLOCK + _first_beyond(inside_NC, share_N)
+
+
+def _first_beyond(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
     cumulative_NV = tf.cumsum(probabilities_NV, axis=1)
     share_N1 = uniforms_N[:, None] * cumulative_NV[:, -1:]
     # `searchsorted` returns the number of columns if there is none.

@@ -339,6 +339,15 @@ def test_a_turn_is_repeated_as_a_whole(monkeypatch):
     assert order == ["one", "other"] * 2
 
 
+def test_long_work_is_not_repeated(monkeypatch):
+    monkeypatch.setattr("vocabench.harness.measure.timing._PATIENCE", 0.0)
+    allocator = Allocator(monkeypatch, 90_000, 0, 0)
+    steady = Steady()
+    for calls in (1, 2):
+        steady.seconds([allocator.work])
+        assert allocator.calls == calls
+
+
 @pytest.mark.parametrize(
     ("pages", "first_calls"),
     [([5000] * 100, 2), ([90_000, 40_000, *[5000] * 100], _TRIES), ([90_000, 89_000, *[0] * 100], 2)],
