@@ -197,14 +197,14 @@ def weight_gradient(dscores_NV: Tensor, hidden_ND: Tensor) -> Tensor:
 
 def draws_from(log_probs_NV: Tensor) -> bool:
     """Return whether the kernels can draw from these log-probabilities. A trace keeps PyTorch's own operations."""
-    return is_readable(log_probs_NV) and runs_on(log_probs_NV) and known(log_probs_NV.dtype)
+    return is_readable(log_probs_NV) and known(log_probs_NV.dtype)
 
 
 def nucleus(log_probs_NV: Tensor, uniforms_N: Tensor, temperature: float, top_p: float) -> Tensor:
     """Return (N,) words drawn as described in `impls/cpp/nucleus.h`."""
     drawn_N = torch.empty(log_probs_NV.size(0), dtype=torch.int64)
-    uniforms_N = uniforms_N.to(torch.float32).contiguous()
-    given = log_probs_NV.detach(), uniforms_N, drawn_N, *log_probs_NV.shape
+    log_probs_NV, uniforms_N = log_probs_NV.detach().contiguous(), uniforms_N.to(torch.float32).contiguous()
+    given = log_probs_NV, uniforms_N, drawn_N, *log_probs_NV.shape
     factors = ctypes.c_float(temperature), ctypes.c_float(top_p)
     _run("nucleus_words_of_ctypes", log_probs_NV, *given, results=(drawn_N,), factors=factors)
     return drawn_N

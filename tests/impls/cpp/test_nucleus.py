@@ -84,12 +84,13 @@ def test_a_row_with_nan_or_without_a_word_gives_the_first_word(framework):
 
 
 @pytest.mark.many_cells
+@pytest.mark.parametrize("method", ["full_softmax", "sohsm", "huffman", "adaptive_softmax"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_layer_draws_with_the_kernel(framework, monkeypatch):
+def test_a_layer_draws_with_the_kernel(framework, method, monkeypatch):
     kernels = importlib.import_module(f"vocabench.impls.on_{framework}.ops.cpp_kernels")
     calls, nucleus = [], kernels.nucleus
     monkeypatch.setattr(kernels, "nucleus", lambda *given: calls.append(given) or nucleus(*given))
-    layer = layers.create(framework, "full_softmax", counts=zipf_counts(300), dim=16)
+    layer = layers.create(framework, method, counts=zipf_counts(300), dim=16)
     hidden_ND = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
     _ = layer.prepare("nucleus_sample", hidden_ND, np.zeros(5, np.int64))()
     assert len(calls) == 1
