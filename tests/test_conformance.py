@@ -108,7 +108,7 @@ def test_topk_is_exact_from_flat_to_peaked(framework, method):
         rows = 400 if framework == "torch" else 120  # so many that no layer prefers to score all words
         hidden_ND = rng.standard_normal((rows, 12))
         log_probs_NV = oracle.log_probs(hidden_ND)
-        for k in (1, 10, 300, 600):
+        for k in (1, 10, 300, 600) if framework == "torch" else (1, 300):  # the others trace or compile for each
             values_NK, ids_NK = layer.topk(hidden_ND, k)
             expected_NK, _ = oracle.topk(hidden_ND, k)
             np.testing.assert_allclose(values_NK, expected_NK, rtol=1e-9, atol=1e-9)

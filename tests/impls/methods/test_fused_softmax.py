@@ -48,6 +48,8 @@ def test_many_blocks_agree_with_the_definition(framework, vocab, form):
     dtypes = ["float32", "float64", "bfloat16"]
     if by_tokens:
         dtypes.remove("float64" if form == CPP else "bfloat16")
+    if vocab % 7 == 0:
+        dtypes = ["float32"]  # compiling takes most of the time
     dim = 48 if form == CPP else 11
     for dtype in dtypes:
         layer = made(framework, form, counts=zipf_counts(vocab), dim=dim, seed=3, dtype=dtype)
