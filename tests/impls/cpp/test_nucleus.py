@@ -75,6 +75,12 @@ def test_any_words_are_those_of_a_sort(words, scale, levels, temperature, top_p,
     assert_as_by_sorting("torch", words, scale, levels, temperature, top_p, seed)
 
 
+@pytest.mark.lengthy
+def test_other_compilers_and_processors(compiled_otherwise):
+    for words in (20_011, 9):
+        assert_as_by_sorting("torch", words, 4.0, 10**6, 0.7, 0.9, seed=2)
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_row_with_nan_or_without_a_word_gives_the_first_word(framework):
     log_probs_NV = np.log(np.full((4, 19), 1 / 19, np.float32))
