@@ -158,8 +158,9 @@ def draw(probabilities_NV: Tensor, uniforms_N: Tensor) -> Tensor:
     columns = probabilities_NV.shape[1]
     if columns is None or columns < _MANY_COLUMNS:
         return _first_beyond(probabilities_NV, uniforms_N)
-    padded_NX = tf.pad(probabilities_NV, [[0, 0], [0, -columns % _BLOCK]])
-    blocks_NBC = tf.reshape(padded_NX, [-1, padded_NX.shape[1] // _BLOCK, _BLOCK])
+    blocks = -(-columns // _BLOCK)
+    padded_NX = tf.pad(probabilities_NV, [[0, 0], [0, blocks * _BLOCK - columns]])
+    blocks_NBC = tf.reshape(padded_NX, [-1, blocks, _BLOCK])
     sum_NB = tf.reduce_sum(blocks_NBC, axis=2)
     block_N = _first_beyond(sum_NB, uniforms_N)
     before_N = tf.gather(tf.cumsum(sum_NB, axis=1, exclusive=True), block_N, batch_dims=1)
