@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +12,7 @@ from typing import Any
 from vocabench.harness.run import processes, provenance, results_files
 from vocabench.harness.run.cells import Cell
 
+_ANY = "any cell"
 _LONGEST = 1e9  # seconds of a cell; a damaged line may hold anything
 
 
@@ -63,8 +64,9 @@ class TimeLeft:
         self._earlier = {key: max(seconds[key], 1e-3) for key in self._cells if key in seconds}
         self._started: set[str] = set()  # frameworks
         self._elapsed = 0.0
-        self._visits: defaultdict[object, list[float]] = defaultdict(list)  # seconds, by what cells have in common
-        self._paces: list[tuple[float, float]] = []  # seconds of visits, and the earlier seconds of their cells
+        self._number: Counter[object] = Counter()  # of visits, by what cells have in common
+        self._seconds: defaultdict[object, float] = defaultdict(float)  # of these visits
+        self._now = self._before = 0.0  # seconds of visits to cells with earlier rows, and in these rows
 
     def visited(self, cell: Cell, elapsed: float) -> None:
         """Note that a cell was visited, given the seconds since the first cell began."""
@@ -72,9 +74,11 @@ class TimeLeft:
         self._left[cell.key] -= 1
         if cell.framework in self._started:
             for common in _in_common(cell):
-                self._visits[common].append(seconds)
+                self._number[common] += 1
+                self._seconds[common] += seconds
             if cell.key in self._earlier:
-                self._paces.append((seconds, self._earlier[cell.key]))
+                self._now += seconds
+                self._before += self._earlier[cell.key]
         self._started.add(cell.framework)
 
     def unneeded(self, cell: Cell, visits: int) -> None:
@@ -94,14 +98,15 @@ class TimeLeft:
 
     def _expected(self, cell: Cell) -> float | None:
         if cell.key in self._earlier:
-            now, before = (sum(column) for column in zip(*self._paces, strict=True)) if self._paces else (1, 1)
-            return self._earlier[cell.key] * now / before
-        return next((fmean(self._visits[common]) for common in _in_common(cell) if self._visits[common]), None)
+            pace = self._now / self._before if self._before else 1.0
+            return self._earlier[cell.key] * pace
+        means = (self._seconds[common] / self._number[common] for common in _in_common(cell) if self._number[common])
+        return next(means, None)
 
 
 def _in_common(cell: Cell) -> tuple[object, ...]:
-    """Return what a cell has in common with others, from the most to the fewest things."""
-    return cell.key, (cell.task, cell.vocab, cell.dim, cell.tokens, cell.device, cell.precision), None
+    """Return what a cell has in common with others: itself, its size, and that it is any cell."""
+    return cell.key, (cell.task, cell.vocab, cell.dim, cell.tokens, cell.device, cell.precision), _ANY
 
 
 def _lines(file: Path) -> Iterable[dict[str, Any]]:
