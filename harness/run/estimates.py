@@ -12,7 +12,7 @@ from typing import Any
 from vocabench.harness.run import processes, provenance, results_files
 from vocabench.harness.run.cells import Cell
 
-_ANY = "any cell"
+_ALL = "all cells"
 _LONGEST = 1e9  # seconds of a cell; a damaged line may hold anything
 
 
@@ -64,7 +64,7 @@ class TimeLeft:
         self._earlier = {key: max(seconds[key], 1e-3) for key in self._cells if key in seconds}
         self._started: set[str] = set()  # frameworks
         self._elapsed = 0.0
-        self._number: Counter[object] = Counter()  # of visits, by what cells have in common
+        self._number: Counter[object] = Counter()  # of visits, by group
         self._seconds: defaultdict[object, float] = defaultdict(float)  # of these visits
         self._now = self._before = 0.0  # seconds of visits to cells with earlier rows, and in these rows
 
@@ -73,9 +73,9 @@ class TimeLeft:
         seconds, self._elapsed = elapsed - self._elapsed, elapsed
         self._left[cell.key] -= 1
         if cell.framework in self._started:
-            for common in _in_common(cell):
-                self._number[common] += 1
-                self._seconds[common] += seconds
+            for group in _groups(cell):
+                self._number[group] += 1
+                self._seconds[group] += seconds
             if cell.key in self._earlier:
                 self._now += seconds
                 self._before += self._earlier[cell.key]
@@ -100,13 +100,13 @@ class TimeLeft:
         if cell.key in self._earlier:
             pace = self._now / self._before if self._before else 1.0
             return self._earlier[cell.key] * pace
-        means = (self._seconds[common] / self._number[common] for common in _in_common(cell) if self._number[common])
+        means = (self._seconds[group] / self._number[group] for group in _groups(cell) if self._number[group])
         return next(means, None)
 
 
-def _in_common(cell: Cell) -> tuple[object, ...]:
-    """Return what a cell has in common with others: itself, its size, and that it is any cell."""
-    return cell.key, (cell.task, cell.vocab, cell.dim, cell.tokens, cell.device, cell.precision), _ANY
+def _groups(cell: Cell) -> tuple[object, ...]:
+    """Return the groups that a cell belongs to, the closest first: itself, cells of its size, and all cells."""
+    return cell.key, (cell.task, cell.vocab, cell.dim, cell.tokens, cell.device, cell.precision), _ALL
 
 
 def _lines(file: Path) -> Iterable[dict[str, Any]]:

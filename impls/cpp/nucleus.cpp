@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "best.h"
 #include "threads.h"
 #include "tiles.h"
 
@@ -19,14 +20,11 @@ namespace {
 constexpr int BUCKETS = 4096;
 constexpr float LEAST = -87.0f;  // probabilities below e^LEAST times the highest are 0
 
-// A word, ordered as in `nucleus.h`, with its probability up to a factor.
+// A word with its probability up to a factor.
 struct Candidate {
-    float log_prob;
-    int64_t id;
+    Word word;
     float weight;
-    bool operator<(const Candidate &other) const {
-        return log_prob > other.log_prob || (log_prob == other.log_prob && id < other.id);
-    }
+    bool operator<(const Candidate &other) const { return word < other.word; }
 };
 
 // A word with the sum of the weights of all words up to this one.
@@ -97,7 +95,7 @@ class Order {
         for (; bucket < last_ && before + sums_[bucket] < goal; ++bucket) before += sums_[bucket];
         candidates_.clear();
         for (int64_t word = 0; word < words_; ++word)
-            if (bucket_[word] == bucket) candidates_.push_back({log_probs_[word], word, weight_[word]});
+            if (bucket_[word] == bucket) candidates_.push_back({{log_probs_[word], word}, weight_[word]});
         auto first = candidates_.begin(), last = candidates_.end();
         while (last - first > 1) {
             const auto middle = first + (last - first) / 2;
@@ -109,7 +107,7 @@ class Order {
             else
                 before = sum, first = middle;
         }
-        return {first->id, before + first->weight};
+        return {first->word.id, before + first->weight};
     }
 
     void weigh(const Vector &scaled, int64_t word) {
