@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +25,7 @@ from vocabench.impls.options import Destination
 EFFORT = ("processes", "rounds", "budget", "quantities", "checked_tokens", "longest_step", "slow_precision")
 
 _FIELDS = tuple(item.name for item in dataclasses.fields(Cell))
+_SORTED_JSON = msgspec.json.Encoder(enc_hook=str, order="deterministic")
 
 ERROR_RATES = ("cer", "per")
 
@@ -121,8 +122,7 @@ class Entry:
 
     @property
     def definition(self) -> int:
-        """Version of the definition by which a time or a peak was measured: `DEFINITION` of `timing` or `memory`."""
-        return self.measurement.detail.get("timing" if self.unit == "s" else "counting", 1)
+        return definition(self.measurement)
 
     @property
     def is_time(self) -> bool:
@@ -242,7 +242,7 @@ def identify(cell: Cell, **changed: Any) -> str:
     if not ignored.isdisjoint(settings):
         settings = {name: value for name, value in settings.items() if name not in ignored}
     dataset = "" if fields["dataset_sha256"] else Path(fields["dataset"]).name
-    return json.dumps({**fields, "suite": "", "dataset": dataset, "settings": settings}, sort_keys=True, default=str)
+    return _SORTED_JSON.encode({**fields, "suite": "", "dataset": dataset, "settings": settings}).decode()
 
 
 def default_settings(task: str) -> dict[str, Any]:
@@ -267,6 +267,11 @@ def trains(task: str) -> bool:
     return task not in registry.tasks() or registry.task(task).load is not None
 
 
+def definition(measurement: Measurement) -> int:
+    """Return the version of the definition of a time or a peak: `DEFINITION` of `timing` or `memory`."""
+    return measurement.detail.get("timing" if measurement.unit == "s" else "counting", 1)
+
+
 def positive(samples: Iterable[float]) -> list[float]:
     return [sample for sample in samples if sample > 0]
 
@@ -283,20 +288,20 @@ def _entries(row: Row, place: Place) -> Iterable[Entry]:
 
 def mixed(rows: Iterable[Row]) -> str:
     """Say why rows of the same cell cannot be pooled: their code or the definition of a figure differs; else ""."""
-    first: dict[tuple[str, str], Any] = {}
+    first: dict[str, dict[str, Any]] = {}
     for row in rows:
-        identity = identify(row.cell)
+        known = first.setdefault(identify(row.cell), {})
         for name, version in _versions(row):
-            if (known := first.setdefault((identity, name), version)) != version:
-                return f"{row.cell.label}: {name} {known} and {version}"
+            if known.setdefault(name, version) != version:
+                return f"{row.cell.label}: {name} {known[name]} and {version}"
     return ""
 
 
 def _versions(row: Row) -> Iterable[tuple[str, Any]]:
     if code := row.provenance.code.get("fingerprint"):
         yield "code", code
-    for entry in entries(row):
-        yield f"{entry.quantity} by definition", entry.definition
+    for measurement in row.measurements if row.is_measured else ():
+        yield f"{measurement.quantity} by definition", definition(measurement)
 
 
 def _pooled(runs: Sequence[Entry]) -> Entry:

@@ -15,6 +15,13 @@ _KEPT = ("timing", "counting")  # details that say how a figure is defined
 _NORMAL_95 = 1.96
 
 
+def has_values(entry: Entry, *, relative: bool) -> bool:
+    """Whether `process_values` returns any for a run of the entry."""
+    if relative:
+        return any(run.is_paired for run in entry.single_runs)
+    return any(run.measurement.value > 0 or positive(run.measurement.samples) for run in entry.single_runs)
+
+
 def process_values(measurement: Measurement, *, relative: bool) -> list[float]:
     """Return the value of each process in which a time was measured: the logarithm of the median over its rounds.
 
@@ -23,7 +30,7 @@ def process_values(measurement: Measurement, *, relative: bool) -> list[float]:
     """
     ratio = measurement.ratio or Ratio()
     samples = ratio.samples if relative else measurement.samples
-    parts = [positive(part) for part in _by_process(samples, measurement)]
+    parts = [positive(part) for part in _by_process(samples, _rounds(measurement))]
     if not any(parts):
         parts = [positive([ratio.value or 0.0 if relative else measurement.value])]
     return [math.log(statistics.median(part)) for part in parts if part]
@@ -38,23 +45,30 @@ def reduced(row: Row) -> Row:
 
 
 def _reduced(measurement: Measurement) -> Measurement:
-    def medians(samples: Sequence[float]) -> list[float]:
-        parts = [[value for value in part if math.isfinite(value)] for part in _by_process(samples, measurement)]
-        return [statistics.median(part) for part in parts if part]
-
-    ratio = measurement.ratio
+    rounds, ratio = _rounds(measurement), measurement.ratio
     if ratio is not None:
-        samples, baseline_samples = medians(ratio.samples), medians(ratio.baseline_samples)
-        ratio = dataclasses.replace(ratio, samples=samples, baseline_samples=baseline_samples)
+        samples, baseline_samples = (_medians(each, rounds) for each in (ratio.samples, ratio.baseline_samples))
+        ratio = Ratio(ratio.value, ratio.low, ratio.high, samples, baseline_samples, ratio.extra)
     detail = {name: measurement.detail[name] for name in _KEPT if name in measurement.detail}
-    if measurement.processes:
-        detail["processes"] = [{"rounds": 1} for _ in measurement.processes]
-    return dataclasses.replace(measurement, samples=medians(measurement.samples), ratio=ratio, detail=detail)
+    if rounds:
+        detail["processes"] = [{"rounds": 1} for _ in rounds]
+    return dataclasses.replace(measurement, samples=_medians(measurement.samples, rounds), ratio=ratio, detail=detail)
 
 
-def _by_process(samples: Sequence[float], measurement: Measurement) -> list[Sequence[float]]:
+def _medians(samples: Sequence[float], rounds: Sequence[int]) -> list[float]:
+    """Return the median of each process that has a finite sample."""
+    if not samples:
+        return []
+    parts = ([value for value in part if math.isfinite(value)] for part in _by_process(samples, rounds))
+    return [statistics.median(part) for part in parts if part]
+
+
+def _rounds(measurement: Measurement) -> list[int]:
+    return [process["rounds"] for process in measurement.processes]
+
+
+def _by_process(samples: Sequence[float], rounds: Sequence[int]) -> list[Sequence[float]]:
     """Split the samples by process. If their rounds are not known, all samples are of one process."""
-    rounds = [process["rounds"] for process in measurement.processes]
     if not rounds or sum(rounds) != len(samples):
         return [samples]
     ends = list(itertools.accumulate(rounds))

@@ -24,7 +24,7 @@ from vocabench.harness.compare.finding import (
 )
 from vocabench.harness.compare.many_cells import Change, Comparison, changes
 from vocabench.harness.compare.matching import Entry, Run
-from vocabench.harness.compare.run_values import error_within, unit_values
+from vocabench.harness.compare.run_values import error_within, has_values, unit_values
 from vocabench.harness.quantities import class_of_time
 
 # Between processes of equal code, times of short decoding had a standard deviation of up to 10 %.
@@ -145,10 +145,10 @@ def ratios_of_frameworks(
 
 def refusal(a: Entry, b: Entry, *, relative: bool) -> tuple[str, str] | None:
     """Return the verdict on a time that cannot be compared, and the reason; None if it can."""
-    values, _ = unit_values([a, b], relative=relative)
-    if not any(values):
+    measured = [has_values(side, relative=relative) for side in (a, b)]
+    if not any(measured):
         return LEVEL, "no time above zero"
-    if not all(values):
+    if not all(measured):
         return UNCLEAR, "no time above zero on one side"
     different = [] if relative else [name for group, name in _MACHINE if _differs(group, name, a, b)]
     if different:

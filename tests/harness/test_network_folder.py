@@ -52,11 +52,12 @@ def nll(model):
 
 
 @pytest.mark.many_cells
-@pytest.mark.parametrize("target", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("method", "source"), [(m, f) for m in METHODS for f in FRAMEWORKS if m in registry.methods(f)]
 )
-def test_a_network_of_one_framework_gives_the_same_probabilities_in_all(method, source, target, tmp_path):
+def test_a_network_of_one_framework_gives_the_same_probabilities_in_another(method, source, tmp_path):
+    """Each framework writes a network of each method once, and reads one of another framework."""
+    target = FRAMEWORKS[(FRAMEWORKS.index(source) + 1) % len(FRAMEWORKS)]
     before = network(source, method)
     save(tmp_path / "network", before, source)
     saved = network_folder.load(tmp_path / "network")

@@ -31,6 +31,7 @@ TREES = {
     "uneven": [0, [1, 2, [3, 4, [*range(5, 17)]]], [*range(17, 21)], [[21, 22], 23, [24, [25, 26], [*range(27, 40)]]]],
     "a chain": chain(40),
 }
+COMPILED = ("one level", "uneven")  # compiling for one shape takes TensorFlow or JAX most of a minute
 
 
 def layer_of(framework, tree, dim=10, **options):
@@ -40,8 +41,9 @@ def layer_of(framework, tree, dim=10, **options):
 
 @pytest.mark.lengthy
 @pytest.mark.many_cells
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("shape", TREES)
+@pytest.mark.parametrize(
+    ("framework", "shape"), [(f, shape) for f in FRAMEWORKS for shape in (TREES if f == "torch" else COMPILED)]
+)
 def test_agrees_with_the_definition(framework, shape):
     layer, oracle = (layer_of(each, TREES[shape], dtype="float64") for each in (framework, "numpy"))
     params = {
@@ -55,7 +57,7 @@ def test_agrees_with_the_definition(framework, shape):
     assert [str(c) for c in found if not c.agrees] == []
     uniforms_NU = np.random.default_rng(0).random((80, layer.spec.draws))
     assert layer.sample(inputs.hidden_ND, uniforms_NU).tolist() == oracle.sample(inputs.hidden_ND, uniforms_NU).tolist()
-    for k, width in ((1, 1), (3, 5), (12, 40)):
+    for k, width in ((1, 1), (3, 5), (12, 40)) if framework == "torch" else ((3, 5),):
         expected_NK, expected_ids_NK = oracle.beam(inputs.hidden_ND, k, width)
         values_NK, ids_NK = layer.beam(inputs.hidden_ND, k, width)
         np.testing.assert_allclose(values_NK, expected_NK, rtol=1e-9)
