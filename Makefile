@@ -26,11 +26,11 @@ test: style
 	$(MAKE) --jobs=2 types pytest
 
 pytest: $(INSTALLED)
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal $(ARGS)
 
 # The Triton kernels in Triton's interpreter, which needs other versions than the frameworks in .venv.
 test-triton: $(TRITON_INSTALLED)
-	$(ONE_THREAD) TRITON_INTERPRET=1 $(TRITON_BIN)/python -m pytest -n 2 $(ARGS) $(TRITON_TESTS)
+	$(ONE_THREAD) TRITON_INTERPRET=1 $(TRITON_BIN)/python -m pytest -n logical --maxprocesses 4 $(ARGS) $(TRITON_TESTS)
 
 lint: style types
 
