@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from tests import ROOT
+from tests import ROOT, published_files
 from vocabench.harness import layer_file, layers, network_folder, registry
 from vocabench.harness.datasets import spoken_names
 from vocabench.harness.datasets.speech.synthesis import SpokenNames
@@ -278,7 +278,7 @@ def ratios():
     from vocabench.harness.report.units import ratio
 
     measured = set()
-    for file in sorted((ROOT / "results").glob("*.jsonl")):
+    for file in published_files():
         for record in flatten(store.latest(store.read(file))):
             if (found := ratio_of(record)) is not None:
                 value, low, high = map(ratio, found)

@@ -96,7 +96,7 @@ def test_wrong_arguments_of_create_are_refused():
 
 
 def test_read_gives_one_row_per_measured_figure():
-    path = ROOT / "results" / "quick.jsonl"
+    path = ROOT / "results" / "archive" / "quick.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     figures = {(row["key"], m["quantity"]): m["value"] for row in rows for m in row["measurements"]}
     frame = vocabench.read(path)

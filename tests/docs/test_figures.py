@@ -8,7 +8,7 @@ from docs._figures import blocks, pages
 from docs._figures.published import Missing, NotFound, Published
 from docs._figures.show import show
 from docs._figures.tables import table
-from tests import ROOT
+from tests import ROOT, published_files
 from vocabench.harness import cli, registry
 from vocabench.harness.quantities import QUANTITIES
 from vocabench.harness.report import units
@@ -48,7 +48,8 @@ def published():
 
 @pytest.fixture(scope="module")
 def records(published):
-    return [record for path in sorted((ROOT / "results").glob("*.jsonl")) for record in published.records(path.stem)]
+    names = (path.relative_to(ROOT / "results").with_suffix("").as_posix() for path in published_files())
+    return [record for name in names for record in published.records(name)]
 
 
 def test_every_made_part_is_current():
@@ -135,8 +136,9 @@ def test_the_page_of_the_command_line_has_every_option():
         ('quantities\nnames = ["known_perplexity"]', "| `known_perplexity` |  | lower | perplexity over"),
         ('tolerances\nshow = "factors"', "| `loss` | 8 | a mean of log-probabilities"),
         (
-            'files\nfiles = ["gpu-h100"]\ncolumns = ["commit", "framework", "definition of times", "processes"]',
-            "| [gpu-h100](../results/gpu-h100.jsonl) | 2a87788 | PyTorch 2.11.0 | none | 1 |",
+            'files\nfiles = ["archive/gpu-h100"]\n'
+            'columns = ["commit", "framework", "definition of times", "processes"]',
+            "| [archive/gpu-h100](../results/archive/gpu-h100.jsonl) | 2a87788 | PyTorch 2.11.0 | none | 1 |",
         ),
     ],
 )
@@ -152,7 +154,10 @@ def test_reference_tables_are_made(published, block, line):
         ('settings\ntasks = ["timing"]\nnames = ["round"]', "unknown setting 'round' of timing"),
         ('quantities\nnames = ["topk"]', "unknown quantity 'topk': allowed: layer_seconds, "),
         ('tolerances\nshow = "factor"', "unknown tolerances 'factor': allowed: units, factors, flips"),
-        ('files\nfiles = ["gpu-h100"]\ncolumns = ["code"]', "unknown column 'code' of files: allowed: machine, commit"),
+        (
+            'files\nfiles = ["archive/gpu-h100"]\ncolumns = ["code"]',
+            "unknown column 'code' of files: allowed: machine, commit",
+        ),
     ],
 )
 def test_wrong_reference_tables_say_what_is_allowed(published, block, message):

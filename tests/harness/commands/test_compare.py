@@ -72,7 +72,7 @@ def test_a_damaged_line_costs_that_line_and_one_line_on_the_terminal(files, caps
 
 def test_many_rows_ask_the_disk_for_names_once(in_empty_folder, monkeypatch, capsys):
     """The rows of results/ with other seeds and sizes, as in a results file of 20,000 rows, which takes seconds."""
-    lines = [json.loads(line) for line in (ROOT / "results" / "quick.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (ROOT / "results" / "archive" / "quick.jsonl").read_text().splitlines()]
     with (in_empty_folder / "many.jsonl").open("w") as file:
         for number in range(5):
             for line in lines:

@@ -26,7 +26,7 @@ from vocabench.impls.spec import LeastWork
 # Rows without roofline quantities, as older versions wrote them.
 QUICK: list[Row] = [
     dataclasses.replace(row, measurements=[m for m in row.measurements if m.quantity not in ROOFLINE])
-    for row in read(ROOT / "results" / "quick.jsonl")
+    for row in read(ROOT / "results" / "archive" / "quick.jsonl")
 ]
 CEILINGS = Ceilings(flops_per_second=(50e9, 100e9, 90e9), bytes_per_second=(10e9, 8e9))
 

@@ -15,10 +15,10 @@ from vocabench.harness.run.rows import Row
     ("file", "task", "line"),
     [
         ("quick-epyc", "timing", r"huffman torch 44,000: layer 117.2x, 3.26 ms"),
-        ("quick", "language_modelling", r"huffman torch pydoc-small [\d,]+: perplexity \d+(\.\d+)?"),
+        ("quick-epyc", "language_modelling", r"huffman torch pydoc-small [\d,]+: perplexity \d+(\.\d+)?"),
         ("quick-summaries", "summarization", r"huffman torch pydoc-summaries [\d,]+: ROUGE-L \d+\.\d\d %"),
         ("quick-speech", "speech", r"huffman torch spoken-names [\d,]+: CER \d+\.\d\d %"),
-        ("quick", "agreement", r"huffman torch: agrees, largest error 0\.\d+ of the tolerance"),
+        ("quick-epyc", "agreement", r"huffman torch: agrees, largest error 0\.\d+ of the tolerance"),
     ],
 )
 def test_each_task_has_its_central_figure(file, task, line):

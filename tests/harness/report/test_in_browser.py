@@ -46,7 +46,7 @@ def in_browser(html, tmp_path, width, probe):
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_report_of_a_run(tmp_path, width):
     """The first answer is short, charts and tables unfold, sort and filter, and nothing is too wide or overlaps."""
-    html = page.build(read(RESULTS / "quick.jsonl"), title="A quick run", files="quick.jsonl")
+    html = page.build(read(RESULTS / "archive" / "quick.jsonl"), title="A quick run", files="quick.jsonl")
     probe = (Path(__file__).parent / "probe.js").read_text(encoding="utf-8")
     found = in_browser(html, tmp_path, width, probe)
     if width == 1400:

@@ -58,7 +58,11 @@ def test_products_against_pmi_are_a_line_over_the_widths():
 
 @pytest.mark.parametrize("name", figures.SECTIONS)
 def test_every_section_of_the_report_can_be_drawn(tmp_path, name):
-    rows = [row for file in ("quick", "cpu-epyc", "quick-speech") for row in read(ROOT / "results" / f"{file}.jsonl")]
+    rows = [
+        row
+        for file in ("archive/quick", "cpu-epyc", "quick-speech")
+        for row in read(ROOT / "results" / f"{file}.jsonl")
+    ]
     found = [figure for figure in figures.all_of(rows, flatten(rows)) if figure.section == name]
     assert found
     plot.draw(found[:3], tmp_path / "picture.svg")

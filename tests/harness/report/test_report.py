@@ -28,7 +28,7 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=http://example.org/x onerror=al
 
 @pytest.fixture(scope="module")
 def rows():
-    return read(RESULTS / "quick.jsonl")
+    return read(RESULTS / "archive" / "quick.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -399,7 +399,7 @@ def test_two_seeds_of_a_model_are_one_point_at_their_mean(rows):
 
 def test_the_command_writes_a_page_and_refuses_bad_input(tmp_path, capsys):
     out = tmp_path / "page.html"
-    files = [RESULTS / "quick.jsonl", RESULTS / "cpu-epyc.jsonl"]
+    files = [RESULTS / "archive" / "quick.jsonl", RESULTS / "cpu-epyc.jsonl"]
     runs = [argument for file in files for argument in ("--run", str(file))]
     assert main(["report", *runs, "--out", str(out)]) == 0
     rows = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)

@@ -15,7 +15,8 @@ from vocabench.harness.run.store import read
 from vocabench.impls.errors import BadInput
 
 RESULTS = ROOT / "results"
-ROWS = read(RESULTS / "quick.jsonl")
+QUICK = RESULTS / "archive" / "quick.jsonl"
+ROWS = read(QUICK)
 
 
 def test_latex_prints_the_best_of_each_column_in_bold():
@@ -180,7 +181,7 @@ def test_a_plot_with_another_extension_is_refused(tmp_path, name):
     "where", [("--out", "no/table.md"), ("--out", "/dev/full"), ("--plot", "no/plot.svg"), ("--plot", "plot.txt")]
 )
 def test_an_unwritable_file_is_an_error_before_anything_is_printed(in_empty_folder, capsys, where):
-    assert cli.main(["table", "--run", str(RESULTS / "quick.jsonl"), *where]) == 2
+    assert cli.main(["table", "--run", str(QUICK), *where]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()
@@ -190,14 +191,14 @@ def test_an_unwritable_file_is_an_error_before_anything_is_printed(in_empty_fold
 @pytest.mark.parametrize("text_format", ["json", "csv", "latex", "html"])
 @pytest.mark.parametrize("argument", ["--clusters", "--examples"])
 def test_clusters_and_examples_need_markdown(capsys, text_format, argument):
-    assert cli.main(["table", "--run", str(RESULTS / "quick.jsonl"), "--format", text_format, argument, "1"]) == 2
+    assert cli.main(["table", "--run", str(QUICK), "--format", text_format, argument, "1"]) == 2
     assert f"--format {text_format} has no clusters or examples" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("run", "argument", "title"),
     [
-        ("quick.jsonl", "--clusters", "### Clusters of jax sohsm on pydoc-small"),
+        ("archive/quick.jsonl", "--clusters", "### Clusters of jax sohsm on pydoc-small"),
         ("quick-summaries.jsonl", "--examples", "- jax sohsm[interval=20]: "),
     ],
 )
