@@ -37,6 +37,12 @@ def entropy(log_probs_NV: Array) -> Array:
     return -(jnp.exp(log_probs_NV) * log_probs_NV).sum(axis=1)
 
 
+def entropy_within(scores_NGS: Array) -> Array:
+    """Return the (N, G) entropies in nats of the members of each group, from their scores; -inf in empty slots."""
+    log_within_NGS = jax.nn.log_softmax(scores_NGS, axis=2)
+    return -(jnp.exp(log_within_NGS) * jnp.where(jnp.isneginf(scores_NGS), 0.0, log_within_NGS)).sum(axis=2)
+
+
 def capped(logits_NV: Array, softcap: float) -> Array:
     return softcap * jnp.tanh(logits_NV / softcap)
 

@@ -207,6 +207,10 @@ class Hooks(Saveable):
             return self._log_probs(hidden_ND)
         return tf.nn.log_softmax(objectives.capped(self._logits(hidden_ND), softcap))
 
+    def _entropy(self, hidden_ND: Tensor, softcap: float | None) -> Tensor:
+        """Return the (N,) entropies of the distributions in nats."""
+        return objectives.entropy(self._capped_log_probs(hidden_ND, softcap))
+
     # For training and conversion.
     def reach(self, targets_N: Tensor, **extra: Tensor) -> Reach:
         """Return the rows of `FEW_ROWS` that the loss of these targets reads. No target may be `ignore_index`."""

@@ -171,10 +171,7 @@ class OutputLayer(Hooks):
         """Return the (...) entropies of the distributions in nats; differentiable, without an (N, V) array."""
         hidden_ND, leading = self._flat(hidden)
         softcap = calls.check_softcap(self.spec.definition, softcap)
-
-        def of_block(hidden_BD: Tensor) -> Tensor:
-            return objectives.entropy(self._capped_log_probs(hidden_BD, softcap))
-
+        of_block = partial(self._entropy, softcap=softcap)
         return leading.restore(objectives.in_blocks(of_block, self.spec.vocab, hidden_ND))
 
     def topk(self, hidden: Tensor, k: int, *, softcap: float | None = None) -> tuple[Tensor, Tensor]:

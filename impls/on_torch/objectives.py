@@ -35,6 +35,12 @@ def entropy(log_probs_NV: Tensor) -> Tensor:
     return -(log_probs_NV.exp() * log_probs_NV).sum(dim=1)
 
 
+def entropy_within(scores_NGS: Tensor) -> Tensor:
+    """Return the (N, G) entropies in nats of the members of each group, from their scores; -inf in empty slots."""
+    log_within_NGS = scores_NGS.log_softmax(dim=2)
+    return -(log_within_NGS.exp() * log_within_NGS.masked_fill(scores_NGS.isneginf(), 0.0)).sum(dim=2)
+
+
 def capped(logits_NV: Tensor, softcap: float) -> Tensor:
     return softcap * torch.tanh(logits_NV / softcap)
 

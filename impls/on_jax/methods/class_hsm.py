@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from vocabench.impls.forms import Form
+from vocabench.impls.on_jax import objectives
 from vocabench.impls.on_jax.layer import OutputLayer
 from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, pick, product
 from vocabench.impls.on_jax.two_level import cluster_softmax
@@ -46,6 +47,14 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         return self._joint(params, structure, hidden_ND, len(self.levels))
+
+    def _entropy(self, params: Tree, structure: Tree, hidden_ND: Array, softcap: float | None) -> Array:
+        """Return the (N,) entropies: that of the top level, and for each other the mean of those within a group."""
+        entropy_N = objectives.entropy(self._joint(params, structure, hidden_ND, 0))
+        for depth, level in enumerate(self.levels):
+            log_group_NC = self._joint(params, structure, hidden_ND, depth)
+            entropy_N += level.mean_entropy(params, structure, hidden_ND, log_group_NC)
+        return entropy_N
 
     def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of classes expanded."""

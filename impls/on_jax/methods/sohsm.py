@@ -15,12 +15,12 @@ from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.errors import BadInput
 from vocabench.impls.forms import Form
-from vocabench.impls.on_jax import inputs
+from vocabench.impls.on_jax import inputs, objectives
 from vocabench.impls.on_jax.canonical import moved, slots_of
 from vocabench.impls.on_jax.device import put
 from vocabench.impls.on_jax.layer import AxisName, OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree, pick, product, wide
+from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree, pick, plus_bias, product
 from vocabench.impls.on_jax.two_level import cluster_softmax, expand, statistics
 from vocabench.impls.on_numpy.methods import sohsm
 from vocabench.impls.spec import LayerSpec
@@ -128,19 +128,31 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
             logits_NC = logits_NC + params["cluster_bias"]
         return jax.nn.log_softmax(logits_NC, axis=1)
 
-    def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
-        log_cluster_NC = self.cluster_log_probs(params, hidden_ND)
+    def _scores(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        """Return the (N, C, S) scores of all words within their clusters, -inf in empty slots."""
         slab_CSD = params["word_weight"]
         word_hidden_ND = self._project(params, hidden_ND, "word_projection").astype(slab_CSD.dtype)
-        scores_NCS = jnp.einsum("nd,csd->ncs", word_hidden_ND, slab_CSD, preferred_element_type=wide(slab_CSD.dtype))
+        scores_NF = product(word_hidden_ND, slab_CSD.reshape(-1, self.spec.dim))
         if "word_bias" in params:
-            scores_NCS = scores_NCS + params["word_bias"]
-        scores_NCS = jnp.where(structure["word"] < 0, -jnp.inf, scores_NCS)
+            scores_NF = plus_bias(scores_NF, params["word_bias"].reshape(-1))
+        return jnp.where(structure["word"] < 0, -jnp.inf, scores_NF.reshape(-1, *slab_CSD.shape[:2]))
+
+    def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
+        log_cluster_NC, scores_NCS = (
+            self.cluster_log_probs(params, hidden_ND),
+            self._scores(params, structure, hidden_ND),
+        )
         # Infinite in empty clusters, whose entries no word reads.
         shift_NC = log_cluster_NC - jax.nn.logsumexp(scores_NCS, axis=2)
         joint_NCS = scores_NCS + shift_NC[:, :, None]
         place_V = structure["cluster"] * self.width + structure["slot"]
         return joint_NCS.reshape(hidden_ND.shape[0], -1)[:, place_V]
+
+    def _entropy(self, params: Tree, structure: Tree, hidden_ND: Array, softcap: float | None) -> Array:
+        """Return the (N,) entropies: that of the clusters, and the mean of those of the words within a cluster."""
+        log_cluster_NC = self.cluster_log_probs(params, hidden_ND)
+        within_NC = objectives.entropy_within(self._scores(params, structure, hidden_ND))
+        return (jnp.exp(log_cluster_NC) * (within_NC - log_cluster_NC)).sum(axis=1)
 
     def _search(self, params: Tree, structure: Tree, hidden_ND: Array, k: int) -> tuple[Array, Array, Array]:
         """Return the values and ids (N, K) of the k likeliest words, and (N,) the share of clusters expanded."""

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import class_hsm
+from vocabench.impls.on_tensorflow import objectives
 from vocabench.impls.on_tensorflow.layer import OutputLayer
 from vocabench.impls.on_tensorflow.ops.tensors import (
     Tensor,
@@ -66,6 +67,13 @@ class ClassHierarchicalSoftmax(OutputLayer):
 
     def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         return self._joint(hidden_ND, len(self.levels))
+
+    def _entropy(self, hidden_ND: Tensor, softcap: float | None) -> Tensor:
+        """Return the (N,) entropies: that of the top level, and for each other the mean of those within a group."""
+        entropy_N = objectives.entropy(self._joint(hidden_ND, 0))
+        for depth, level in enumerate(self.levels):
+            entropy_N += level.mean_entropy(hidden_ND, self._joint(hidden_ND, depth))
+        return entropy_N
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of classes expanded."""

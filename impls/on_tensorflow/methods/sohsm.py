@@ -16,6 +16,7 @@ from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import sohsm
+from vocabench.impls.on_tensorflow import objectives
 from vocabench.impls.on_tensorflow.inputs import Targets
 from vocabench.impls.on_tensorflow.layer import OutputLayer
 from vocabench.impls.on_tensorflow.ops import cpp_kernels
@@ -126,7 +127,8 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         """Return (N, C) log P(c | h)."""
         return tf.nn.log_softmax(self._cluster_logits(hidden_ND))
 
-    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
+    def _scores(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N, C, S) scores of all words within their clusters, -inf in empty slots."""
         slab_CSD = self.value_of("word_weight")
         word_hidden_ND = tf.cast(self._project(hidden_ND, "word_projection"), slab_CSD.dtype)
         flat = tf.reshape(slab_CSD, [-1, self.spec.dim])
@@ -134,12 +136,21 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         scores_NCS = tf.reshape(scores_NCS, [-1, self.limits.clusters, self.width])
         if self.value_of("word_bias") is not None:
             scores_NCS += tf.cast(self.value_of("word_bias"), scores_NCS.dtype)
-        scores_NCS = tf.where(self.word < 0, -tf.cast(float("inf"), scores_NCS.dtype), scores_NCS)
+        return tf.where(self.word < 0, -tf.cast(float("inf"), scores_NCS.dtype), scores_NCS)
+
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
+        scores_NCS = self._scores(hidden_ND)
         # The sum of an empty cluster is -inf, and no word reads it.
         shift_NC = self.cluster_log_probs(hidden_ND) - tf.reduce_logsumexp(scores_NCS, axis=2)
         joint_NCS = scores_NCS + shift_NC[:, :, None]
         joint = tf.reshape(joint_NCS, [-1, self.limits.clusters * self.width])
         return tf.gather(joint, self.cluster * self.width + self.slot, axis=1)
+
+    def _entropy(self, hidden_ND: Tensor, softcap: float | None) -> Tensor:
+        """Return the (N,) entropies: that of the clusters, and the mean of those of the words within a cluster."""
+        log_cluster_NC = self.cluster_log_probs(hidden_ND)
+        within_NC = objectives.entropy_within(self._scores(hidden_ND))
+        return tf.reduce_sum(tf.exp(log_cluster_NC) * (within_NC - log_cluster_NC), axis=1)
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of clusters expanded."""

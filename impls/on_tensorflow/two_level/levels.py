@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from vocabench.impls.forms import Form
+from vocabench.impls.on_tensorflow import objectives
 from vocabench.impls.on_tensorflow.ops.tensors import Tensor, Tensors, best_by_id, draw
 from vocabench.impls.on_tensorflow.two_level import cluster_softmax, expand
 from vocabench.impls.spec import Shapes
@@ -70,9 +71,22 @@ class Level:
         """Return (N, M) log P(member | its group, h)."""
         parts = []
         for number, shelf in enumerate(self.shelves):
-            scores_NGS = cluster_softmax.all_scores(hidden_ND, *self._words(number)[:3])
-            parts.append(tf.reshape(tf.nn.log_softmax(scores_NGS), [-1, shelf.member_GS.size]))
+            log_within_NGS = tf.nn.log_softmax(self._scores(hidden_ND, number))
+            parts.append(tf.reshape(log_within_NGS, [-1, shelf.member_GS.size]))
         return tf.gather(tf.concat(parts, axis=1), self._place_M, axis=1)
+
+    def mean_entropy(self, hidden_ND: Tensor, log_group_NC: Tensor) -> Tensor:
+        """Return the (N,) means over groups of the entropies in nats of their members."""
+        means = []
+        for number, shelf in enumerate(self.shelves):
+            group_NG = tf.exp(tf.gather(log_group_NC, shelf.groups_G, axis=1))
+            within_NG = objectives.entropy_within(self._scores(hidden_ND, number))
+            means.append(tf.reduce_sum(group_NG * within_NG, axis=1))
+        return tf.add_n(means)
+
+    def _scores(self, hidden_ND: Tensor, number: int) -> Tensor:
+        """Return the (N, G, S) scores of the members of a shelf's groups, very low in empty slots."""
+        return cluster_softmax.all_scores(hidden_ND, *self._words(number)[:3])
 
     def search(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and members (N, K) of the k highest log P(group, member | h), and the (N,) share of groups

@@ -17,7 +17,7 @@ from vocabench.impls import cpp
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_numpy.methods import sohsm
-from vocabench.impls.on_torch import inputs
+from vocabench.impls.on_torch import inputs, objectives
 from vocabench.impls.on_torch.layer import OutputLayer
 from vocabench.impls.on_torch.losses import nll_of_products
 from vocabench.impls.on_torch.ops import cpp_kernels, products
@@ -140,17 +140,26 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         logits_NC = products.linear(*self._cluster_factors(hidden_ND), kernels=self.form == CPP)
         return F.log_softmax(at_least_float32(logits_NC), dim=1)
 
-    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
-        log_cluster_NC = self.cluster_log_probs(hidden_ND)
+    def _scores(self, hidden_ND: Tensor) -> Tensor:
+        """Return the (N, C, S) scores of all words within their clusters, -inf in empty slots."""
         (word_hidden_ND,), rows = self._projected(hidden_ND, "word_projection"), self._rows
         scores_NF = at_least_float32(products.linear(word_hidden_ND, rows.flat(self.word_weight)))
         if self._word_bias is not None:
             scores_NF = scores_NF + rows.flat(self._word_bias)
-        scores_NCS = rows.by_slot(scores_NF).masked_fill(rows.empty_CS, -torch.inf)
+        return rows.by_slot(scores_NF).masked_fill(rows.empty_CS, -torch.inf)
+
+    def _log_probs(self, hidden_ND: Tensor) -> Tensor:
+        log_cluster_NC, scores_NCS = self.cluster_log_probs(hidden_ND), self._scores(hidden_ND)
         log_sum_NC = torch.logsumexp(scores_NCS, dim=2)
         # The sum of an empty cluster is -inf, and no word reads it.
         joint_NCS = scores_NCS + (log_cluster_NC - log_sum_NC)[:, :, None]
         return joint_NCS.flatten(1)[:, self.cluster * self.width + self.slot]
+
+    def _entropy(self, hidden_ND: Tensor, softcap: float | None) -> Tensor:
+        """Return the (N,) entropies: that of the clusters, and the mean of those of the words within a cluster."""
+        log_cluster_NC = self.cluster_log_probs(hidden_ND)
+        within_NC = objectives.entropy_within(self._scores(hidden_ND))
+        return (log_cluster_NC.exp() * (within_NC - log_cluster_NC)).sum(dim=1)
 
     def _search(self, hidden_ND: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and ids (N, K) of the k likeliest words, and the (N,) share of clusters expanded."""

@@ -6,7 +6,7 @@ layer: `cluster_softmax.py` trains it and `decoding.py` decodes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vocabench.impls.forms import Form
+from vocabench.impls.on_torch import objectives
 from vocabench.impls.on_torch.ops.topk import best
 from vocabench.impls.on_torch.tensors import Tensors
 from vocabench.impls.on_torch.tracing import is_tracing
@@ -97,10 +98,20 @@ class Level(nn.Module):
 
     def log_within(self, hidden_ND: Tensor) -> Tensor:
         """Return (N, M) log P(member | its group, h)."""
-        cast_ND = hidden_ND.to(self._of(0, "weight").dtype)
-        shelves = map(self._words, range(len(self.shelves)))
-        parts = [words.scores_of_all(cast_ND).log_softmax(dim=2).flatten(1) for words in shelves]
+        parts = [scores_NGS.log_softmax(dim=2).flatten(1) for scores_NGS in self._scores(hidden_ND)]
         return torch.cat(parts, dim=1)[:, self.place]
+
+    def mean_entropy(self, hidden_ND: Tensor, log_group_NC: Tensor) -> Tensor:
+        """Return the (N,) means over groups of the entropies in nats of their members."""
+        groups = (log_group_NC[:, self._of(number, "groups")].exp() for number in range(len(self.shelves)))
+        pairs = zip(groups, self._scores(hidden_ND), strict=True)
+        means = [(group_NG * objectives.entropy_within(scores_NGS)).sum(dim=1) for group_NG, scores_NGS in pairs]
+        return torch.stack(means).sum(dim=0)
+
+    def _scores(self, hidden_ND: Tensor) -> Iterator[Tensor]:
+        """Yield the (N, G, S) scores of the members of each shelf's groups, -inf in empty slots."""
+        cast_ND = hidden_ND.to(self._of(0, "weight").dtype)
+        return (self._words(number).scores_of_all(cast_ND) for number in range(len(self.shelves)))
 
     def search(self, hidden_ND: Tensor, log_group_NC: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return values and members (N, K) of the likeliest members, and the (N,) share of groups expanded."""
