@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from vocabench.harness import registry
-from vocabench.harness.compare.matching import EFFORT, ERROR_RATES, Scores, sample_scores
+from vocabench.harness.compare.matching import EFFORT, ERROR_RATES, Scores, default_settings, identify, sample_scores
 from vocabench.harness.measure.agreement import DISAGREE
 from vocabench.harness.metrics.bootstrap import Difference, differences
 from vocabench.harness.run.doubts import Doubt, doubts
@@ -229,7 +229,8 @@ def set_apart(rows: Sequence[Row]) -> list[str]:
 
 
 def _set_apart(rows: Sequence[Row]) -> list[_Apart]:
-    fields = [{**row.cell.settings, **vars(row.cell)} for row in rows]
+    # Rows of an earlier version lack later settings, which had their defaults then.
+    fields = [{**default_settings(row.cell.task), **row.cell.settings, **vars(row.cell)} for row in rows]
     lines: dict[tuple[Hashable, ...], list[int]] = {}
     for number, (row, cell) in enumerate(zip(rows, fields, strict=True)):
         if row.measurements:
@@ -281,13 +282,12 @@ def _identity(row: Row) -> tuple[str, ...]:
 
 
 def trial(row: Row, *ignored: str) -> str:
-    """Return all fields of a cell but its method and options, which two systems must share for a paired comparison.
+    """Return what two systems must share for a paired comparison: all that `identify` compares but method and options.
 
     Args:
         ignored: Further fields to leave out.
     """
-    fields = {**vars(row.cell), "method": "", "options": {}, **dict.fromkeys(ignored)}
-    return json.dumps(fields, sort_keys=True)
+    return identify(row.cell, method="", options={}, **dict.fromkeys(ignored))
 
 
 def _is_paired(quantity: str) -> bool:

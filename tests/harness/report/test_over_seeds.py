@@ -1,10 +1,12 @@
 """Tables of models that were trained with several seeds."""
 
+import dataclasses
 import json
 import math
 
 import pytest
 
+from vocabench.harness import registry
 from vocabench.harness.report import table
 from vocabench.harness.report.ours import ours
 from vocabench.harness.report.over_seeds import combined, with_estimates
@@ -65,6 +67,19 @@ def test_one_seed_has_no_verdict():
     assert lines["huffman"]["perplexity"] == "110.00"
     assert lines["huffman"]["against full softmax"] == "+10.00 %, one seed"
     assert "seeds" not in lines["huffman"]
+
+
+def test_rows_from_before_a_setting_existed_are_compared_by_its_default():
+    """A later version may continue a run: its rows keep their baseline, and nothing sets them apart."""
+    default = {"min_count": registry.settings("language_modelling")["min_count"].default}
+    earlier = rows_of("full_softmax", FULL) + rows_of("huffman", [2 * value for value in FULL])
+    later = [
+        dataclasses.replace(row, cell=dataclasses.replace(row.cell, settings={**row.cell.settings, **default}))
+        for row in earlier[-2:]
+    ]
+    line = lines_of(*earlier[:-2], *later)["huffman"]
+    assert line["seeds"] == "5"
+    assert line["against full softmax"].startswith("+100.00 [")
 
 
 def test_other_settings_are_other_models():
