@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -245,7 +245,8 @@ def identify(cell: Cell, **changed: Any) -> str:
     return _SORTED_JSON.encode({**fields, "suite": "", "dataset": dataset, "settings": settings}).decode()
 
 
-def default_settings(task: str) -> dict[str, Any]:
+@cache
+def default_settings(task: str) -> Mapping[str, Any]:
     return {name: setting.default for name, setting in registry.settings(task).items()}
 
 
@@ -255,7 +256,7 @@ def distinguishes(task: str, setting: str) -> bool:
 
 
 @cache
-def _settings(task: str) -> tuple[dict[str, Any], frozenset[str]]:
+def _settings(task: str) -> tuple[Mapping[str, Any], frozenset[str]]:
     """Return the defaults of a task's settings, and those that do not distinguish cells."""
     destinations = (name for name, setting in registry.settings(task).items() if isinstance(setting, Destination))
     return default_settings(task), frozenset(EFFORT).union(destinations)

@@ -40,11 +40,10 @@ def entropy(log_probs_NV: Tensor) -> Tensor:
 def entropy_within(scores_NGS: Tensor) -> Tensor:
     """Return the (N, G) entropies in nats of the members of each group, from their scores.
 
-    Those of empty slots are -inf, or so low that their exponential is zero.
+    Those of empty slots are finite, and so low that their exponential is zero.
     """
     log_within_NGS = tf.nn.log_softmax(scores_NGS)
-    finite_NGS = tf.where(tf.math.is_inf(scores_NGS), tf.zeros([], scores_NGS.dtype), log_within_NGS)
-    return -tf.reduce_sum(tf.exp(log_within_NGS) * finite_NGS, axis=2)
+    return -tf.reduce_sum(tf.exp(log_within_NGS) * log_within_NGS, axis=2)
 
 
 def capped(logits_NV: Tensor, softcap: float) -> Tensor:

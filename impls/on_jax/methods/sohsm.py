@@ -20,7 +20,7 @@ from vocabench.impls.on_jax.canonical import moved, slots_of
 from vocabench.impls.on_jax.device import put
 from vocabench.impls.on_jax.layer import AxisName, OutputLayer
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree, pick, plus_bias, product
+from vocabench.impls.on_jax.ops.arrays import Array, Given, Leaves, Tree, pick, product
 from vocabench.impls.on_jax.two_level import cluster_softmax, expand, statistics
 from vocabench.impls.on_numpy.methods import sohsm
 from vocabench.impls.spec import LayerSpec
@@ -130,12 +130,7 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
 
     def _scores(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         """Return the (N, C, S) scores of all words within their clusters, -inf in empty slots."""
-        slab_CSD = params["word_weight"]
-        word_hidden_ND = self._project(params, hidden_ND, "word_projection").astype(slab_CSD.dtype)
-        scores_NF = product(word_hidden_ND, slab_CSD.reshape(-1, self.spec.dim))
-        if "word_bias" in params:
-            scores_NF = plus_bias(scores_NF, params["word_bias"].reshape(-1))
-        return jnp.where(structure["word"] < 0, -jnp.inf, scores_NF.reshape(-1, *slab_CSD.shape[:2]))
+        return self._words(params, structure).scores(self._project(params, hidden_ND, "word_projection"))
 
     def _log_probs(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         log_cluster_NC, scores_NCS = (

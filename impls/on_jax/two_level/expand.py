@@ -24,7 +24,7 @@ from jax import lax
 from vocabench.impls.cpp import CPP
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax.ops import cpp_kernels
-from vocabench.impls.on_jax.ops.arrays import Array, draw, product, varying_as, wide
+from vocabench.impls.on_jax.ops.arrays import Array, draw, plus_bias, product, varying_as, wide
 from vocabench.impls.on_jax.ops.topk import best_by_id, top_k
 from vocabench.impls.on_jax.pallas.support import KERNELS
 from vocabench.impls.on_jax.two_level import cluster_softmax
@@ -64,6 +64,13 @@ class WordsByCluster(NamedTuple):
     def added_CS(self) -> Array:
         """The term to add to each score: the bias or 0, and -inf in empty slots."""
         return cluster_softmax.added_scores(self.bias_CS, self.word_CS, wide(self.slab_CSD.dtype))
+
+    def scores(self, hidden_ND: Array) -> Array:
+        """Return the (N, C, S) scores of all words, -inf in empty slots."""
+        scores_NF = product(hidden_ND, self.slab_CSD.reshape(-1, self.slab_CSD.shape[2]))
+        if self.bias_CS is not None:
+            scores_NF = plus_bias(scores_NF, self.bias_CS.reshape(-1))
+        return jnp.where(self.word_CS < 0, -jnp.inf, scores_NF.reshape(-1, *self.word_CS.shape))
 
     def scores_of_one(self, hidden_1D: Array, cluster: Array) -> tuple[Array, Array]:
         """Return the (1, S) scores of a cluster's words for a single row, -inf in empty slots, and the words (S,).

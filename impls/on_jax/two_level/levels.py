@@ -13,7 +13,7 @@ import numpy as np
 from vocabench.impls.forms import Form
 from vocabench.impls.on_jax import objectives
 from vocabench.impls.on_jax.device import put
-from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw, plus_bias, product
+from vocabench.impls.on_jax.ops.arrays import Array, Tree, draw
 from vocabench.impls.on_jax.ops.topk import best_by_id, top_k
 from vocabench.impls.on_jax.two_level import cluster_softmax, expand
 from vocabench.impls.structures.shelves import Shelves
@@ -78,7 +78,7 @@ class Level:
 
     def log_within(self, params: Tree, structure: Tree, hidden_ND: Array) -> Array:
         """Return (N, M) log P(member | its group, h)."""
-        scores = (self._scores(params, structure, hidden_ND, number) for number in range(len(self.shelves)))
+        scores = (self._words(params, structure, number).scores(hidden_ND) for number in range(len(self.shelves)))
         parts = [jax.nn.log_softmax(scores_NGS, axis=2).reshape(hidden_ND.shape[0], -1) for scores_NGS in scores]
         return jnp.concatenate(parts, axis=1)[:, structure[f"{self.name}_place"]]
 
@@ -87,15 +87,9 @@ class Level:
         mean_N = jnp.zeros(hidden_ND.shape[0], log_group_NC.dtype)
         for number in range(len(self.shelves)):
             group_NG = jnp.exp(log_group_NC[:, structure[f"{self.name}_groups{number}"]])
-            within_NG = objectives.entropy_within(self._scores(params, structure, hidden_ND, number))
+            within_NG = objectives.entropy_within(self._words(params, structure, number).scores(hidden_ND))
             mean_N += (group_NG * within_NG).sum(axis=1)
         return mean_N
-
-    def _scores(self, params: Tree, structure: Tree, hidden_ND: Array, number: int) -> Array:
-        """Return the (N, G, S) scores of the members of a shelf's groups, -inf in empty slots."""
-        words = self._words(params, structure, number)
-        scores_NF = product(hidden_ND, words.slab_CSD.reshape(-1, words.slab_CSD.shape[2]))
-        return plus_bias(scores_NF, words.added_CS.reshape(-1)).reshape(-1, *words.word_CS.shape)
 
     def search(
         self, params: Tree, structure: Tree, hidden_ND: Array, log_group_NC: Array, k: int

@@ -128,19 +128,11 @@ class SelfOrganizedHierarchicalSoftmax(OutputLayer):
         return tf.nn.log_softmax(self._cluster_logits(hidden_ND))
 
     def _scores(self, hidden_ND: Tensor) -> Tensor:
-        """Return the (N, C, S) scores of all words within their clusters, -inf in empty slots."""
-        slab_CSD = self.value_of("word_weight")
-        word_hidden_ND = tf.cast(self._project(hidden_ND, "word_projection"), slab_CSD.dtype)
-        flat = tf.reshape(slab_CSD, [-1, self.spec.dim])
-        scores_NCS = at_least_float32(tf.matmul(word_hidden_ND, flat, transpose_b=True))
-        scores_NCS = tf.reshape(scores_NCS, [-1, self.limits.clusters, self.width])
-        if self.value_of("word_bias") is not None:
-            scores_NCS += tf.cast(self.value_of("word_bias"), scores_NCS.dtype)
-        return tf.where(self.word < 0, -tf.cast(float("inf"), scores_NCS.dtype), scores_NCS)
+        """Return the (N, C, S) scores of all words within their clusters, very low in empty slots."""
+        return cluster_softmax.all_scores(self._project(hidden_ND, "word_projection"), *self._words()[:3])
 
     def _log_probs(self, hidden_ND: Tensor) -> Tensor:
         scores_NCS = self._scores(hidden_ND)
-        # The sum of an empty cluster is -inf, and no word reads it.
         shift_NC = self.cluster_log_probs(hidden_ND) - tf.reduce_logsumexp(scores_NCS, axis=2)
         joint_NCS = scores_NCS + shift_NC[:, :, None]
         joint = tf.reshape(joint_NCS, [-1, self.limits.clusters * self.width])

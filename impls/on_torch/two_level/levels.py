@@ -109,7 +109,7 @@ class Level(nn.Module):
         return torch.stack(means).sum(dim=0)
 
     def _scores(self, hidden_ND: Tensor) -> Iterator[Tensor]:
-        """Yield the (N, G, S) scores of the members of each shelf's groups, -inf in empty slots."""
+        """Return the (N, G, S) scores of the members of each shelf's groups, -inf in empty slots."""
         cast_ND = hidden_ND.to(self._of(0, "weight").dtype)
         return (self._words(number).scores_of_all(cast_ND) for number in range(len(self.shelves)))
 
