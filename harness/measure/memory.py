@@ -138,18 +138,23 @@ def clear_pages(count: int) -> None:
     _glibc.clear(count * mmap.PAGESIZE)
 
 
+def give_back_freed() -> None:
+    """Return free memory to the system, wherever it lies in the heap. Later work has to clear it anew."""
+    gc.collect()
+    if _glibc.library is not None:
+        _glibc.library.malloc_trim(0)
+
+
 @contextmanager
 def freed_given_back() -> Iterator[None]:
     """Return freed memory to the system, now and within this context, even after `keep_freed`.
 
     A process without `keep_freed` keeps the thresholds of glibc, which adjust themselves until one is set.
     """
-    gc.collect()
     kept = _glibc.keeps_freed
     if kept:
         _glibc.keep(freed=False)
-    if _glibc.library is not None:
-        _glibc.library.malloc_trim(0)
+    give_back_freed()
     try:
         yield
     finally:

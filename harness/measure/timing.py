@@ -114,14 +114,14 @@ class Steady:
         seconds: list[float] = []
         most = math.inf  # fresh pages of an attempt that still helps
         began = time.perf_counter()
-        for _ in range(self._tries):
+        for attempt in range(self._tries):
             before = fresh_pages()
             seconds = [call_seconds(work) for work in works]
             fresh = fresh_pages() - before
             if fresh < _FRESH:
                 return seconds
             clear_pages(fresh)
-            if fresh > most or time.perf_counter() - began > _PATIENCE:
+            if fresh > most or (attempt and time.perf_counter() - began > _PATIENCE):
                 break
             most = _HELPS * fresh
         self._tries = 1

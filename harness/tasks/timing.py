@@ -11,7 +11,7 @@ import numpy as np
 from vocabench.harness import layers
 from vocabench.harness.measure import agreement, roofline
 from vocabench.harness.measure.fastest_form import fastest_form
-from vocabench.harness.measure.memory import DEFINITION, freed_given_back, peak_bytes
+from vocabench.harness.measure.memory import DEFINITION, freed_given_back, give_back_freed, peak_bytes
 from vocabench.harness.measure.new_process import in_new_process
 from vocabench.harness.measure.timing import Work, call_seconds, calls_in_flight
 from vocabench.harness.measure.workload import Batch, batch, zipf_counts
@@ -84,6 +84,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     summary = agreement.summary(agreement.check_layer(layer, sample, k=min(10, cell.vocab), whole_vocabulary=False))
     least = layer.least_work(inputs.targets_N)
     del layer
+    give_back_freed()
 
     if cell.method == BASELINE:
         plain = spec  # a second copy: an A/A comparison
@@ -111,6 +112,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
 
 def repeat(cell: Cell, first: Sequence[Measurement], progress: Callable[[str], None]) -> list[Measurement]:
     """Measure the times of a cell in another process, in the forms that `first` was measured in."""
+    give_back_freed()  # by the cells that this process has measured before
     forms = next(measurement.detail for measurement in first if measurement.processes)
     spec = zipf_spec(cell)
     plain = replace(baseline_of(cell, spec), form=forms["baseline_form"])

@@ -1,6 +1,9 @@
 """The forms of a layer: all of them agree with the definition, and the fastest one here is chosen."""
 
 import dataclasses
+import platform
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -67,6 +70,31 @@ def test_torch_decodes_large_clusters_by_the_loop(method, monkeypatch):
     layer.beam(inputs.hidden_ND, 10, 10)
     layer.sample(inputs.hidden_ND, np.full((12, spec.draws), 0.5))
     assert cluster_softmax.LOOP in used
+
+
+_TRIED = """
+import psutil
+from vocabench.harness import layers
+from vocabench.harness.measure import memory
+from vocabench.harness.measure.fastest_form import fastest_form
+from vocabench.harness.measure.workload import batch, zipf_counts
+
+memory.keep_freed()
+layer = layers.from_spec("torch", layers.spec("sohsm", counts=zipf_counts(100), dim=256))
+spec = layers.spec("sohsm", counts=zipf_counts(100_000), dim=256)  # 100 MB of words, and as much of gradients
+inputs = batch(spec.counts, tokens=16, dim=256, seed=0)
+before = psutil.Process().memory_info().rss
+_, tried = fastest_form("torch", spec, inputs, "cpu", lambda line: None)
+print(len(tried), psutil.Process().memory_info().rss - before)
+"""
+
+
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="needs PyTorch")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="tests the allocator of glibc")
+def test_forms_that_were_tried_leave_no_memory_behind():
+    tried, left = subprocess.check_output([sys.executable, "-c", _TRIED], text=True).split()
+    assert int(tried) > 1
+    assert int(left) < 100e6
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

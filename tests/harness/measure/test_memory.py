@@ -133,3 +133,25 @@ print(memory.peak_resident_bytes(work))
 @needs_glibc
 def test_gaps_in_the_heap_keep_no_freed_pages():
     assert 84e6 < float(printed_by(_GAPS)) < 90e6
+
+
+_GIVEN_BACK = """
+import psutil
+from vocabench.harness.measure import memory
+
+memory.keep_freed()
+arrays = [b"x" * size for size in (100_000_000, 120_000, 100_000_000, 120_000)]
+full = psutil.Process().memory_info().rss
+del arrays[0::2]  # leaves two gaps below arrays that stay
+kept = psutil.Process().memory_info().rss
+memory.give_back_freed()
+print(full - kept, full - psutil.Process().memory_info().rss, memory.allocation())
+"""
+
+
+@needs_glibc
+def test_freed_memory_is_given_back_on_request():
+    at_first, on_request, allocation = printed_by(_GIVEN_BACK).split()
+    assert int(at_first) < 1e6
+    assert int(on_request) > 190e6
+    assert allocation == "kept"
