@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +132,5 @@ def _variances(
     return known_C, known_freedom_C
 
 
-@lru_cache(maxsize=10_000)  # cells of a class share their degrees of freedom
 def _quantile(freedom: float, share: float) -> float:
     return float(stdtrit(freedom, share))

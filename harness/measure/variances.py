@@ -33,8 +33,6 @@ def moderated(
     """
     own_C = freedom_C > 0
     variance_C = np.where(own_C, np.maximum(variance_C, _LEAST_DEVIATION**2), 0.0)
-    if len(variance_C) == 1:
-        return variance_C, freedom_C
     variances, freedoms = variance_C[own_C], freedom_C[own_C]
     most = freedoms.sum()
     logs = np.log(variances) - digamma(freedoms / 2) + np.log(freedoms / 2)
