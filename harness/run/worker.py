@@ -45,6 +45,7 @@ def main() -> None:
 def _measure(request: dict[str, Any], answers: TextIO) -> dict[str, Any]:
     """Answer a request for a "cell". With the "row" of its earlier processes, measure its times once more."""
     cell = Cell.from_json(request["cell"])
+    memory.give_back_freed()  # what earlier cells have left behind
     start = time.perf_counter()
     described = "cpu"  # a device that is missing cannot be described
 

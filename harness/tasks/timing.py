@@ -84,7 +84,7 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
     summary = agreement.summary(agreement.check_layer(layer, sample, k=min(10, cell.vocab), whole_vocabulary=False))
     least = layer.least_work(inputs.targets_N)
     del layer
-    give_back_freed()
+    give_back_freed()  # the float64 arrays too: full softmax needs the room
 
     if cell.method == BASELINE:
         plain = spec  # a second copy: an A/A comparison
@@ -112,7 +112,6 @@ def run(cell: Cell, progress: Callable[[str], None]) -> Result:
 
 def repeat(cell: Cell, first: Sequence[Measurement], progress: Callable[[str], None]) -> list[Measurement]:
     """Measure the times of a cell in another process, in the forms that `first` was measured in."""
-    give_back_freed()  # by the cells that this process has measured before
     forms = next(measurement.detail for measurement in first if measurement.processes)
     spec = zipf_spec(cell)
     plain = replace(baseline_of(cell, spec), form=forms["baseline_form"])

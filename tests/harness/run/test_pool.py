@@ -1,6 +1,7 @@
 """Cells in child processes: results, crashes and timeouts become rows, and an interrupted run resumes."""
 
 import dataclasses
+import io
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from vocabench.harness import registry
 from vocabench.harness.import_root import IMPORT_ROOT
-from vocabench.harness.run import devices, pool, provenance, results_files
+from vocabench.harness.run import devices, pool, provenance, results_files, worker
 from vocabench.harness.run.cells import Cell
 from vocabench.harness.run.settings import Selection
 from vocabench.harness.run.store import Store, read
@@ -43,6 +44,20 @@ def test_finished_cells_are_not_measured_again(tmp_path):
     assert first.provenance.code["fingerprint"]
     assert first.provenance.framework["numpy"]
     assert first.provenance.framework["freed_memory"]
+
+
+def test_a_cell_starts_without_the_memory_that_earlier_ones_have_freed(monkeypatch):
+    def run(cell, progress):
+        done.append("run")
+        raise BadInput("enough")
+
+    done = []
+    (cell,) = oracle_cells(["full_softmax"])
+    monkeypatch.setattr(worker.memory, "give_back_freed", lambda: done.append("gave back"))
+    monkeypatch.setattr(worker.registry, "task", lambda name: SimpleNamespace(run=run))
+    for _ in range(2):
+        worker._measure({"cell": cell.to_json()}, io.StringIO())
+    assert done == ["gave back", "run"] * 2
 
 
 def test_a_checkout_in_the_current_folder_is_not_measured(tmp_path, monkeypatch):
